@@ -432,6 +432,7 @@ report! {
     agreed_read_dropped,
     /// SUBACKs and CONNACKs that waited for other nodes.
     agreed_announced,
+    agreed_learned_for_replicas,
     /// Clients that were refused because a node did not know the routes of their sessions in time.
     agreed_busy,
     /// Clients that were refused because their shard did not answer in time.

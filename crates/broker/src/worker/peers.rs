@@ -358,7 +358,7 @@ impl Worker {
         }
         if !route_positions.is_empty() {
             for (shard, index) in route_positions {
-                self.shards.reach_route_position(shard, index);
+                self.routes_known_up_to(shard, index);
             }
             self.routes_moved();
         }

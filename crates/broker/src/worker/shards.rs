@@ -17,7 +17,7 @@ use crate::store::{
 };
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// Approximate maximum number of effects of log events in one turn.
 const EFFECTS_AT_ONCE: usize = 8192;

@@ -107,8 +107,13 @@ impl Leases {
 
     /// Returns whether a node may have a lease.
     pub fn may_grant(&self, node: usize) -> bool {
-        !self.nodes[node].is_condemned
-            && self.sent.iter().all(|(shard, position)| self.nodes[node].knows(*shard, *position))
+        !self.nodes[node].is_condemned && self.lacking(node).next().is_none()
+    }
+
+    /// Positions of SUBACKs that were sent, which a node has not reached.
+    pub fn lacking(&self, node: usize) -> impl Iterator<Item = (ShardId, u64)> {
+        let sent = self.sent.iter().map(|(shard, position)| (*shard, *position));
+        sent.filter(move |(shard, position)| !self.nodes[node].knows(*shard, *position))
     }
 
     pub fn grant(&mut self, node: usize, until: Micros) {

@@ -99,12 +99,27 @@ impl AgreedShards {
             let linked = (0..self.hosts.len()).filter(|other| self.losses(at, *other).is_some()).count();
             let Some(node) = &self.hosts[at].node else { continue };
             let has_majority = (linked + 1) * 2 > self.hosts.len();
-            if has_majority && !node.is_paused(now) && self.leases.may_grant(at) {
+            if !has_majority || node.is_paused(now) {
+                continue;
+            }
+            if self.leases.may_grant(at) {
                 node.broker().set_fresh_until(node.time(&self.cx).after(LEASE));
                 self.leases.grant(at, now + LEASE.as_micros() as Micros + MILLI);
             }
+            self.name_positions(at);
         }
         self.release_announces();
+    }
+
+    /// Tells a node the positions of shards that it needs for a lease, as the cores do.
+    fn name_positions(&mut self, at: usize) {
+        let Host { node: Some(node), setup, .. } = &mut self.hosts[at] else { return };
+        for (shard, position) in self.leases.lacking(at) {
+            let route_positions = vec![(shard, position)];
+            let worker = WorkerId::host_of(shard, setup.workers);
+            node.broker().post_inbound(worker, Inbound { route_positions, ..Inbound::default() });
+        }
+        node.send_posted(&mut self.cx);
     }
 
     /// Lets SUBACKs and CONNACKs go whose routes are known wherever a lease runs.

@@ -223,6 +223,8 @@ impl AgreedShards {
             let counted = node.lane_counters();
             assert_eq!(counted.malformed, 0, "no node sends bytes that are no frames");
             self.cx.report.agreed_overdue += counted.overdue - host.counted_lanes.overdue;
+            self.cx.report.agreed_learned_for_replicas +=
+                counted.learned_for_replicas - host.counted_lanes.learned_for_replicas;
             host.counted_lanes = counted;
             if let Some(replica) = &host.setup.replica {
                 let counted = replica.transfer_permit.counts();

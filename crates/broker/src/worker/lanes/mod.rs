@@ -107,6 +107,8 @@ pub struct LaneCounters {
     pub held: u64,
     /// Connections that were closed because this node did not know routes in time.
     pub overdue: u64,
+    /// Times that this worker began to learn the routes of a shard because the replica on this node lacked some.
+    pub learned_for_replicas: u64,
 }
 
 impl LaneCounters {
@@ -120,6 +122,7 @@ impl LaneCounters {
             waiting: self.waiting + other.waiting,
             held: self.held + other.held,
             overdue: self.overdue + other.overdue,
+            learned_for_replicas: self.learned_for_replicas + other.learned_for_replicas,
         }
     }
 }

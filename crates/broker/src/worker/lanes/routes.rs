@@ -5,17 +5,20 @@
 //! and answers it at the next change. A node that lacks more changes than the replicas keep gets a copy of all filters,
 //! and then the changes since the copy was begun.
 //!
+//! A replica that lacks changes for long has a learner next to it. So has one that begins here.
+//!
 //! While nobody leads a shard, a node that has restarted learns its routes from any node that has gone on: positions
 //! are indexes of the shard's log, which mean the same on all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use shard::{Mutation, NodeIncarnation, mutated};
 
 use super::Lanes;
 use super::frame::{Page, PageFlags, Progress, RoutesWanted};
-use crate::ids::{ShardId, WorkerId};
+use crate::ids::{ShardId, Time, WorkerId};
 use crate::node::Node;
 use crate::peers::{MemberIncarnations, Port};
 use crate::store::{Follower, ReplicaRoutes, ShardHost, ShardRoutes};
@@ -27,7 +30,19 @@ pub(super) struct Learning {
     learners: BTreeMap<ShardId, Learner>,
     /// Number of the last request.
     last: u64,
+    /// Shards whose replica on this node lacks changes that other nodes have made.
+    lacking: BTreeMap<ShardId, Lacking>,
 }
+
+/// Changes that a replica lacks: those up to an index that another node has named at some time.
+struct Lacking {
+    index: u64,
+    since: Time,
+}
+
+/// Time for which a replica may lack changes before the worker learns them from the leader. A replica applies in less
+/// time what it receives, unless it installs a state.
+const LEARN_AFTER: Duration = Duration::from_secs(1);
 
 /// Routes of a shard that has no replica on this node, or one that has not caught up yet.
 struct Learner {
@@ -42,6 +57,8 @@ struct Learner {
     asked: Option<(u64, u64)>,
     /// Node that knows more, while nobody leads the shard.
     source: Option<u64>,
+    /// Index up to which the replica on this node lacks changes; 0 if it need not reach one.
+    until: u64,
 }
 
 /// Requests for routes that the shards of this worker answer.
@@ -80,7 +97,7 @@ impl Learning {
 
 impl Learner {
     fn new(routes: ShardRoutes, position: u64, filters: BTreeSet<Box<str>>) -> Self {
-        Self { routes, filters, position, taken: 0, copy: None, asked: None, source: None }
+        Self { routes, filters, position, taken: 0, copy: None, asked: None, source: None, until: 0 }
     }
 
     fn progress(&self) -> Progress {
@@ -90,10 +107,11 @@ impl Learner {
         }
     }
 
-    /// Returns whether another node than the leader has not answered yet. Until then the learner knows no more than the
-    /// replica of this node.
-    fn waits_for_source(&self) -> bool {
-        self.source.is_some() && self.asked.is_some()
+    /// Returns whether a replica with this position knows all that the learner does, or is about to. If another node
+    /// than the leader was asked, the learner knows no more than the replica until that answers.
+    fn is_reached(&self, position: u64) -> bool {
+        let waits_for_source = self.source.is_some() && self.asked.is_some();
+        self.position.max(self.until) <= position && !waits_for_source
     }
 
     /// Takes a page that answers the last request. `held`: filters that the index keeps for the replica of the shard
@@ -292,26 +310,66 @@ impl Worker {
     /// Asks a node that knows more routes of a shard than this one, while nobody leads the shard. A replica of this
     /// node applies nothing without a leader, so a learner goes on in its place.
     pub(in crate::worker) fn routes_known_by(&mut self, shard: ShardId, node: u64) {
-        let Some(lanes) = &mut self.lanes else { return };
+        let Some(lanes) = &self.lanes else { return };
         if lanes.asking.leader(shard).is_some() || self.shards.get(shard).is_some() {
             return;
         }
-        let known = self.shards.route_positions().find(|(known, _)| *known == shard);
-        if let Some((routes, _)) = self.shards.routes_mut(shard) {
-            routes.hold();
+        if let Some(learner) = self.learn_next_to_replica(shard) {
+            learner.source = Some(node);
+            self.ask_routes(shard);
         }
-        let learner = lanes.learning.learners.entry(shard).or_insert_with(|| {
+    }
+
+    /// Handles that another node has made all changes of a shard up to this index. If the replica of this node lacks
+    /// some for long, the worker learns them from the leader: until the node knows them, it has no lease, and a replica
+    /// that installs a state may need minutes for the messages.
+    pub(in crate::worker) fn routes_known_up_to(&mut self, shard: ShardId, index: u64) {
+        self.shards.reach_route_position(shard, index);
+        let is_hosted = self.shards.get(shard).is_some();
+        let Some(lanes) = self.lanes.as_mut().filter(|_| !is_hosted) else { return };
+        let replica = self.shards.route_positions().find(|(known, _)| *known == shard);
+        let Some((_, position)) = replica else { return };
+        let (now, Learning { learners, lacking, .. }) = (self.clock.now(), &mut lanes.learning);
+        if position >= index || learners.contains_key(&shard) {
+            lacking.remove(&shard);
+            return;
+        }
+        let known = lacking.entry(shard).or_insert(Lacking { index, since: now });
+        if known.index <= position {
+            *known = Lacking { index, since: now };
+        }
+        if known.since.after(LEARN_AFTER) > now {
+            return;
+        }
+        lacking.remove(&shard);
+        lanes.counters.learned_for_replicas += 1;
+        if let Some(learner) = self.learn_next_to_replica(shard) {
+            learner.until = index;
+            self.ask_routes(shard);
+        }
+    }
+
+    /// Begins to learn the routes of a shard next to a replica of this node. The learner begins with the replica's
+    /// filters: it goes on alone if the replica ends.
+    fn learn_next_to_replica(&mut self, shard: ShardId) -> Option<&mut Learner> {
+        let learners = &mut self.lanes.as_mut()?.learning.learners;
+        let position = self.shards.route_positions().find(|(known, _)| *known == shard);
+        let position = position.map_or(0, |(_, position)| position);
+        let replica = self.shards.routes_mut(shard);
+        Some(learners.entry(shard).or_insert_with(|| {
+            let filters = replica.map(|(routes, state)| {
+                routes.hold();
+                state.filters().into_iter().map(|text| text.into_owned().into()).collect()
+            });
             let routes = ShardRoutes::new(self.node.routes.clone(), shard, true);
-            Learner::new(routes, known.map_or(0, |(_, position)| position), BTreeSet::new())
-        });
-        learner.source = Some(node);
-        self.ask_routes(shard);
+            Learner::new(routes, position, filters.unwrap_or_default())
+        }))
     }
 
     /// Asks the leader of a shard for the routes that this node lacks.
     pub(super) fn ask_routes(&mut self, shard: ShardId) {
         let Some(lanes) = &mut self.lanes else { return };
-        let Learning { learners, last } = &mut lanes.learning;
+        let Learning { learners, last, .. } = &mut lanes.learning;
         let Some(learner) = learners.get_mut(&shard) else { return };
         let leader = lanes.asking.leader(shard);
         learner.source.take_if(|_| leader.is_some());
@@ -352,12 +410,16 @@ impl Worker {
         let learner = lanes.learning.learners.get(&shard);
         let replica = self.shards.route_positions().find(|(known, _)| *known == shard);
         let replica = replica.zip(self.shards.routes_mut(shard));
-        // A learner of a shard that has a replica here knows what it has learned, and not the rest.
         let filters = || -> Vec<Box<str>> {
             let of_state = replica.iter().flat_map(|(_, (_, state))| state.filters());
-            let of_state = of_state.map(|text| Box::<str>::from(text.into_owned()));
-            let learned = learner.iter().flat_map(|learner| learner.filters.iter().cloned());
-            of_state.chain(learned).collect::<BTreeSet<_>>().into_iter().collect()
+            match learner {
+                Some(learner) => learner.filters.iter().cloned().collect(),
+                None => of_state
+                    .map(|text| text.into_owned().into())
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .collect(),
+            }
         };
         let (position, routes) = match (learner, &replica) {
             (Some(learner), _) => (learner.position, None),
@@ -397,6 +459,10 @@ impl Worker {
     pub(in crate::worker) fn routes_moved(&mut self) {
         let Some(lanes) = &mut self.lanes else { return };
         let Learning { learners, .. } = &mut lanes.learning;
+        // A replica that has all changes up to an index, and none at it, is not at that position by itself.
+        for (shard, learner) in learners.iter() {
+            self.shards.reach_route_position(*shard, learner.position.max(learner.until));
+        }
         // Most calls find that nothing has moved.
         let (mut moved, mut ended) = (Vec::new(), Vec::new());
         let learned = learners.iter().map(|(shard, learner)| (*shard, learner.position));
@@ -408,8 +474,7 @@ impl Worker {
             }
         }
         for (shard, position) in self.shards.route_positions() {
-            let is_behind = |learner: &Learner| learner.position <= position && !learner.waits_for_source();
-            if learners.get(&shard).is_some_and(is_behind) {
+            if learners.get(&shard).is_some_and(|learner| learner.is_reached(position)) {
                 ended.push(shard);
             }
         }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use mqtt::{PacketId, ReasonCode, Version};
+use shard::BatchBuilder;
 use testkit::Endpoint;
 use testkit::packets::{Connecting, Sent, connack, durable, message, puback, pubcomp, pubrec, subscribe, v5};
 
+use super::frame::{PageFlags, ToWorker, decode_answers};
 use super::*;
 use crate::access::{Access, Action, AuthReply, AuthResult, Credentials, Permission, RetryAuthorize};
 use crate::admin::{AdminRequest, Whereabouts};
@@ -14,7 +16,8 @@ use crate::ids::{SessionId, ShardSet};
 use crate::peers::Inbound;
 use crate::route::{Route, RouteKind};
 use crate::settings::{PublishDenied, Settings};
-use crate::store::{GroupName, Identity, Incarnation, Store};
+use crate::store::{GroupName, Identity, Incarnation, Store, StoreEvent};
+use crate::worker::shards::tests::{Replicas, claimed, subscribes};
 
 const NOW: Time = Time(1_000);
 const SHARD: ShardId = ShardId(3);
@@ -361,6 +364,61 @@ fn shards_without_leaders_hold_no_more_than_a_share_of_memory_together() {
     }
     client.become_another("n");
     assert!(client.publish_until_it_waits(&[8]) > 0, "the publishers of other shards go on");
+}
+
+/// A replica that installs a state may need minutes for the messages. Its node has no lease until it knows the routes.
+#[test]
+fn a_worker_learns_the_routes_that_a_replica_lacks_for_long() {
+    let replicas = Replicas::default();
+    let mut worker = replicas.worker(Settings::default());
+    worker.leaders_known(vec![(SHARD, LEADER)]);
+    // Another node has made the changes up to this index.
+    let named = |worker: &mut Worker, at: u64, index: u64| {
+        worker.take_batch(Time(at), &mut Batch::default());
+        worker.routes_known_up_to(SHARD, index);
+        let frames = std::mem::take(&mut worker.peers.outbound.shard_frames);
+        frames.iter().find_map(|frame| match decode_to_shard(&frame.bytes) {
+            Ok(ToShard::RoutesWanted(wanted)) => Some(wanted.number),
+            _ => None,
+        })
+    };
+    assert_eq!(named(&mut worker, 1_000, 3), None);
+    assert_eq!(named(&mut worker, 1_999, 4), None, "it may be about to apply them");
+    let number = named(&mut worker, 2_000, 4).expect("a request");
+    assert_eq!(named(&mut worker, 4_000, 4), None, "there is one already");
+
+    let mut routes = Vec::new();
+    assert!(["a", "b"].iter().all(|filter| frame::Page::push(true, filter, &mut routes)));
+    let page = frame::Page::new(9, (SHARD, number), PageFlags::default(), (4, 0), &routes).encode();
+    let Ok(ToWorker::Routes(page)) = decode_answers(&page) else { panic!("a page") };
+    worker.take_routes(LEADER.node, &page);
+    assert_eq!(std::mem::take(&mut worker.peers.outbound.route_positions), [(SHARD, 4)]);
+    let next = std::mem::take(&mut worker.peers.outbound.shard_frames);
+    assert_eq!(next.len(), 1, "the request for the changes after these");
+    assert_eq!(worker.node.routes.own_len(), 2);
+
+    // The last changes are not in the state of the replica: the filter was removed again.
+    let (claims, session) = claimed(1);
+    let mut batch = BatchBuilder::new(NOW.0);
+    batch.push(&subscribes(session));
+    let subscribes = batch.finish();
+    for (index, bytes) in [(1, claims), (2, subscribes)] {
+        replicas.commit(index, bytes);
+    }
+    let applies = |worker: &mut Worker| {
+        worker.shards.queue_events(vec![(SHARD, StoreEvent::LinkLost(3))]);
+        worker.process_store_events();
+        worker.routes_moved();
+    };
+    applies(&mut worker);
+    assert_eq!(worker.node.routes.own_len(), 2, "the learner knows more");
+    for index in 3..=4 {
+        replicas.commit(index, BatchBuilder::new(NOW.0).finish());
+    }
+    applies(&mut worker);
+    assert_eq!(worker.node.routes.own_len(), 1, "the replica knows as much");
+    assert_eq!(worker.peers.outbound.route_positions, [], "the position is known");
+    assert_eq!(named(&mut worker, 9_000, 4), None);
 }
 
 impl Client {

@@ -26,7 +26,7 @@ const SHARD: ShardId = ShardId(3);
 
 /// A log and an agreement that do what the test says.
 #[derive(Clone, Default)]
-struct Replicas(Arc<Mutex<Decided>>);
+pub(in crate::worker) struct Replicas(Arc<Mutex<Decided>>);
 
 #[derive(Default)]
 struct Decided {
@@ -41,6 +41,28 @@ struct Decided {
     written: Vec<(u64, Vec<u8>)>,
     /// Segments whose messages are kept.
     kept: Vec<u64>,
+}
+
+impl Replicas {
+    /// The worker of a node with a replica of a shard, which it does not lead.
+    pub(in crate::worker) fn worker(&self, settings: Settings) -> Worker {
+        let store = Store {
+            log: Some(Arc::new(self.clone())),
+            shards: Vec::new(),
+            agreements: vec![(SHARD, Box::new(self.clone()))],
+            own: Some(NodeIncarnation { node: 1, incarnation: 9 }),
+            incarnation: Incarnation::default(),
+            hash_key: [7; 16],
+        };
+        let node = Node::with_store(settings, Arc::new(AllowAll), "node".into(), 1, store);
+        node.build_workers().remove(0)
+    }
+
+    /// Commits a batch that another node has proposed.
+    pub(in crate::worker) fn commit(&self, index: u64, bytes: Vec<u8>) {
+        let batch = CommittedBatch { index, number: None, bytes: Arc::new(bytes) };
+        sync::lock(&self.0).steps.push_back(Step::Commit(batch));
+    }
 }
 
 impl StoreLog for Replicas {
@@ -109,6 +131,32 @@ impl Agreement for Replicas {
     }
 }
 
+/// A batch with this index, which claims a durable session, and that session.
+pub(in crate::worker) fn claimed(index: u64) -> (Vec<u8>, SessionUid) {
+    let mut batch = BatchBuilder::new(NOW.0);
+    batch.push(&Command::Claim(Claim {
+        client_id: "c",
+        user: 0,
+        owner: Some(NodeIncarnation { node: 1, incarnation: 9 }),
+        connection: 1,
+        clean_start: false,
+        expiry_s: 1000,
+        window: 10,
+        will: None,
+        keeps_ephemeral: false,
+        queue_limits: None,
+    }));
+    let bytes = batch.finish();
+    let mut state = Shard::new(SHARD.0, [7; 16]);
+    state.apply(index, &bytes, &mut Vec::new()).expect("a batch");
+    (bytes, state.sessions_from(0, 1).0[0])
+}
+
+pub(in crate::worker) fn subscribes(session: SessionUid) -> Command<'static> {
+    let filters = vec![Filter { text: "a", options: 1, id: 0 }];
+    Command::Subscribe { session, epoch: 0, filters }
+}
+
 /// The worker of a node that leads a shard.
 struct Leader {
     worker: Worker,
@@ -119,16 +167,7 @@ struct Leader {
 impl Leader {
     fn start(settings: Settings) -> Self {
         let replicas = Replicas::default();
-        let store = Store {
-            log: Some(Arc::new(replicas.clone())),
-            shards: Vec::new(),
-            agreements: vec![(SHARD, Box::new(replicas.clone()))],
-            own: Some(NodeIncarnation { node: 1, incarnation: 9 }),
-            incarnation: Incarnation::default(),
-            hash_key: [7; 16],
-        };
-        let node = Node::with_store(settings, Arc::new(AllowAll), "node".into(), 1, store);
-        let worker = node.build_workers().remove(0);
+        let worker = replicas.worker(settings);
         let mut leader = Self { worker, replicas, committed: 0 };
         leader.decided().steps.push_back(Step::Leads { term: 1 });
         assert_eq!(leader.acknowledged(), []);
@@ -234,27 +273,10 @@ struct Queued {
 
 impl Leader {
     fn queue(&mut self) -> Queued {
-        let mut batch = BatchBuilder::new(NOW.0);
-        batch.push(&Command::Claim(Claim {
-            client_id: "c",
-            user: 0,
-            owner: Some(NodeIncarnation { node: 1, incarnation: 9 }),
-            connection: 1,
-            clean_start: false,
-            expiry_s: 1000,
-            window: 10,
-            will: None,
-            keeps_ephemeral: false,
-            queue_limits: None,
-        }));
-        let claims = batch.finish();
         let index = self.committed + 1;
-        let mut state = Shard::new(SHARD.0, [7; 16]);
-        state.apply(index, &claims, &mut Vec::new()).expect("a batch");
-        let session = state.sessions_from(0, 1).0[0];
+        let (claims, session) = claimed(index);
         let mut batch = BatchBuilder::new(NOW.0);
-        let filters = vec![Filter { text: "a", options: 1, id: 0 }];
-        batch.push(&Command::Subscribe { session, epoch: 0, filters });
+        batch.push(&subscribes(session));
         let keys = [(); 2].map(|()| {
             let view = MessageView { qos: QoS::AtLeastOnce, ..MessageView::plain("a") };
             let publish = Command::Publish { message: view.stored(), wait: true, identity: None };
@@ -264,8 +286,7 @@ impl Leader {
         let bodies = vec![(index + 1, StoredBatch::Whole(&publishes).keep(&keys).0)];
         for bytes in [claims, publishes] {
             self.committed += 1;
-            let batch = CommittedBatch { index: self.committed, number: None, bytes: Arc::new(bytes) };
-            self.decided().steps.push_back(Step::Commit(batch));
+            self.replicas.commit(self.committed, bytes);
         }
         self.process(None);
         Queued { session, keys, bodies }
