@@ -447,8 +447,8 @@ impl Replica {
         self.store.lock().durable_in_log()
     }
 
-    /// Index in the log up to which the entries of this replica are sure to be the same as those of a received snapshot,
-    /// and the index of its last entry. `term` is that of [`Job::Prepare`].
+    /// Index in the log up to which the entries of this replica are sure to be those of a received snapshot, and the
+    /// index of its last entry. `term` is that of [`Job::Prepare`].
     pub fn entries_as_of(&self, term: u64) -> (u64, u64) {
         self.store.lock().entries_as_of(term)
     }

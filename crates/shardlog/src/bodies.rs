@@ -81,9 +81,9 @@ pub struct BodiesReadResult {
     unreadable: Vec<MessageKey>,
 }
 
-/// Returns which messages of a request a replica reads. It has the batches up to `same` for sure, and none after `last`.
-/// `None`: it has batches between them, and cannot tell whether others have the same. It does not answer, and is asked
-/// again.
+/// Returns which messages of a request a replica reads. It has the batches up to `same` for sure, and none after
+/// `last`. `None`: it has batches between them, and cannot tell whether others have the same. It does not answer, and
+/// is asked again.
 ///
 /// A replica that does not know its last batch yet never answers that it has none of a message. One that prepares a
 /// received state has to: it waits for the messages of that state, and the leader may have to seek them here.

@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(seeking.next(Time(1), &voters()), Some(Next::Found(found, keys[1..].to_vec())));
     }
 
-    /// What is kept of a batch is one record, which replaces what the log has of it.
+    /// The log keeps one record of a batch: another one replaces it.
     #[test]
     fn parts_of_a_batch_come_from_several_voters() {
         let (mut seeking, (_, keys)) = (begun(), batch());
