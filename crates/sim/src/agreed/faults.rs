@@ -108,6 +108,10 @@ impl AgreedShards {
                 }
             }
             Fault::DeclareDead { node } => self.declare_dead(node),
+            // A shard that has two voters, because a core has left, would have no majority any more.
+            Fault::Replace { node, .. } if self.meta.as_ref().is_some_and(|meta| meta.needs_disk(node)) => {
+                self.cx.log(|| format!("a shard needs the disk of node {node}, which is not replaced"));
+            }
             Fault::Replace { node, after } => {
                 self.cx.report.agreed_replaced += 1;
                 let seed = self.cx.random.draw();

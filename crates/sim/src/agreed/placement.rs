@@ -165,6 +165,15 @@ impl MetaGroup {
         placed.flat_map(|placed| placed.voters.iter().map(|voter| voter.node))
     }
 
+    /// Returns whether a shard would have no majority without the disk of a core.
+    pub fn needs_disk(&self, node: usize) -> bool {
+        let node = node_id(node);
+        self.placement.shards().any(|(_, shard)| {
+            let others = shard.voters.iter().filter(|voter| voter.node != node).count();
+            others < shard.voters.len() && others * 2 <= shard.voters.len()
+        })
+    }
+
     /// Notes the log with which a core starts.
     pub fn joined(&mut self, node: usize, log: CoreLog) {
         self.cores[node].log = log;
