@@ -9,6 +9,9 @@ use std::time::Duration;
 use link::{NodeId, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, LinearizableReadError, RaftError};
+use openraft::impls::leader_id_std::LeaderId;
+use openraft::raft::VoteRequest;
+use openraft::vote::RaftLeaderId as _;
 use openraft::{AsyncRuntime, ChangeMembers, Precondition, ServerState, SnapshotPolicy};
 use storage::{GroupId, Log, RecoveredGroup, SegmentId, Vacate};
 
@@ -26,6 +29,9 @@ use crate::wire::{self, Body};
 use crate::writes::Writes;
 
 pub(crate) type Raft = openraft::Raft<Types, Machine>;
+
+/// Time after which a leader tries again to lead no more.
+const STEP_DOWN_AGAIN: Duration = Duration::from_millis(100);
 
 /// Request to a group, until its [`Event`] comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -749,9 +755,10 @@ impl Replica {
     }
 
     /// Transfers the leadership to another voter, if this replica leads. Until then nothing is committed. The transfer
-    /// is given up when the voter has not taken over within twice [`Config::election_timeout`].
+    /// is given up when the voter has not taken over within twice [`Config::election_timeout`]. Then this replica leads
+    /// no more either, until there is an election.
     pub fn transfer(&mut self, to: ReplicaId) -> RequestId {
-        let timeout = self.config.election_timeout * 2;
+        let (timeout, store) = (self.config.election_timeout * 2, self.store.clone());
         self.request(move |raft| async move {
             let metrics = raft.metrics().borrow_watched().clone();
             if !raft.is_leader() {
@@ -774,8 +781,16 @@ impl Replica {
             if gone.is_ok() && !raft.is_leader() {
                 return Ok(Outcome::Transferred);
             }
-            // Without an election, this replica would wait for the other one for ever.
-            raft.trigger().elect(false).await.map_err(stopped)?;
+            // A leader that waits for another one sends no heartbeats and takes no commands, without an end, and
+            // `openraft` lets no leader stand for election. So it votes for the other one in the next term, as if that
+            // had asked. Then it follows, and any replica with all entries can be elected.
+            let vote = Vote { leader_id: LeaderId::new(term + 1, to), committed: false };
+            while raft.is_leader() && raft.metrics().borrow_watched().current_term == term {
+                let mut request = VoteRequest::new(vote, store.lock().last());
+                request.leadership_transfer = true;
+                raft.vote(request).await.map_err(|error| Undecided::Refused(error.to_string()))?;
+                Runtime::sleep(STEP_DOWN_AGAIN).await;
+            }
             Err(Undecided::Refused(format!("{to} has not taken over")))
         })
     }

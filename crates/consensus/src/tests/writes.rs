@@ -100,6 +100,28 @@ fn commands_are_lost_when_leadership_ends() {
     assert!(!owner.writes(9));
 }
 
+/// A leader whose transfer fails does not wait for the other replica without an end: that may be gone for good.
+#[test]
+fn a_transfer_that_fails_ends_in_an_election() {
+    let mut owner = Owner::leads_another(config());
+    assert!(owner.writes(0));
+    owner.works(10);
+    let term = owner.status().term;
+    let request = owner.replica.transfer(OTHER);
+    owner.works(300);
+    assert_eq!(owner.replica.poll_leadership(), Some(Leadership::Follows));
+    let outcome = std::iter::from_fn(|| owner.replica.poll_event()).find(|event| event.request == request);
+    assert!(matches!(outcome.map(|event| event.outcome), Some(Err(crate::Undecided::Refused(_)))));
+    owner.works(1_000);
+    let Some(Leadership::Leads(next)) = owner.replica.poll_leadership() else {
+        panic!("it does not lead again")
+    };
+    assert!(next > term + 1, "it has voted for the other one in the next term");
+    assert!(owner.writes(1));
+    owner.works(20);
+    assert_eq!(owner.numbers(), [0, 1]);
+}
+
 /// Commands of one period of leadership do not appear in the next one, although the replica leads again.
 #[test]
 fn commands_of_a_period_that_has_ended_are_not_appended_later() {
