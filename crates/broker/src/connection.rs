@@ -27,7 +27,7 @@ use crate::route::Options;
 use crate::settings::{Mqtt, Queue};
 use crate::store::Enqueue;
 use crate::subscriptions::Subscriptions;
-use crate::worker::ExceededLimits;
+use crate::worker::{Divided, ExceededLimits};
 
 /// One Network Connection and the session that it serves.
 ///
@@ -115,12 +115,22 @@ impl Role {
     }
 }
 
+/// State of reading from a connection, as the edge knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reading {
+    #[default]
+    Continues,
+    /// The edge keeps the bytes until the connection is woken.
+    Held,
+    /// The edge keeps the bytes until the next turn, even if the connection is woken before.
+    Paused,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
     /// The connection is in the worker's list of connections with something to write.
     pub dirty: bool,
-    /// The edge keeps bytes of the connection until it is woken.
-    pub held: bool,
+    pub reading: Reading,
     /// Reason Strings and User Properties may be sent [MQTT-3.1.2-29].
     pub problem_information: bool,
     /// A Claim was sent for the connection, so a Release has to follow.
@@ -256,6 +266,8 @@ pub(crate) struct Flow {
     /// Number of new subscriptions and overtaken messages.
     pub steps: u32,
     pub acknowledging: VecDeque<PendingAck>,
+    /// SUBSCRIBE and UNSUBSCRIBE packets that are handled in pieces. Only the last one may have more pieces to handle.
+    pub divided: Vec<Divided>,
     pub blocked: Option<Blocked>,
     /// A packet that has begun to arrive. It is kept until its timer finds that nothing is missing any more.
     pub unfinished: Option<Unfinished>,
@@ -437,7 +449,7 @@ impl PendingFilter {
     }
 }
 
-/// A PUBLISH that has to wait, and the packets after it.
+/// A packet that has to wait, and the packets after it.
 #[derive(Debug, Default)]
 pub(crate) struct Blocked {
     /// Complete packets, from `from` on.
@@ -554,6 +566,7 @@ impl Flow {
             && self.retained.is_empty()
             && !self.page_asked
             && self.acknowledging.is_empty()
+            && self.divided.is_empty()
             && self.blocked.is_none()
     }
 
@@ -605,8 +618,10 @@ impl Connection {
     /// Checks that no SUBSCRIBE or UNSUBSCRIBE uses the Packet Identifier [MQTT-2.2.1-3]: the completions of two could
     /// not be distinguished.
     pub fn check_unused(&self, packet_id: PacketId) -> Result<(), ReasonCode> {
-        let in_use =
-            |flow: &Flow| flow.acknowledging.iter().any(|pending| pending.ticket == Ticket::of(packet_id));
+        let in_use = |flow: &Flow| {
+            flow.acknowledging.iter().any(|pending| pending.ticket == Ticket::of(packet_id))
+                || flow.divided.iter().any(|divided| divided.packet_id() == packet_id)
+        };
         if self.flow.as_deref().is_some_and(in_use) { Err(ReasonCode::ProtocolError) } else { Ok(()) }
     }
 
@@ -654,7 +669,10 @@ impl Connection {
     /// Bytes that the node holds for the client's session.
     pub fn session_bytes(&self) -> usize {
         let will = self.extra.as_ref().and_then(|extra| extra.will.as_ref());
-        let waiting = self.flow.as_ref().map_or(0, |flow| flow.acknowledging.iter().map(|it| it.bytes).sum());
+        let waiting = self.flow.as_ref().map_or(0, |flow| {
+            let divided: usize = flow.divided.iter().map(Divided::bytes).sum();
+            flow.acknowledging.iter().map(|it| it.bytes).sum::<usize>() + divided
+        });
         self.subscriptions.bytes() + waiting + self.client_id.len() + will.map_or(0, |(will, _)| will.size())
     }
 

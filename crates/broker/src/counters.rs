@@ -157,8 +157,11 @@ counters! {
         permissions_awaited as "permissions_awaited",
         /// Times a publisher was made to wait because of its rate, its in-flight messages or the node's memory.
         publishers_blocked as "publishers_blocked",
-        /// Times a publisher was not read to the end in one turn because its last messages had very many receivers.
+        /// Times a client was not read to the end in one turn because its last messages had very many receivers, or its
+        /// packets very many filters.
         fan_out_pauses as "fan_out_pauses",
+        /// SUBSCRIBE and UNSUBSCRIBE packets with so many filters that they took more than one turn.
+        packets_divided as "packets_divided",
         /// PUBLISH packets refused by the store or by a limit on retained messages, or not acknowledged because another
         /// node could not accept them.
         publish_refused as "publishes_refused",

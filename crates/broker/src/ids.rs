@@ -67,13 +67,15 @@ pub struct GroupId {
 }
 
 /// SUBSCRIBE or UNSUBSCRIBE of a connection that a completion belongs to: a Packet Identifier for a client's, a greater
-/// number for an operator's, 0 for CONNECT.
+/// number for an operator's or for a piece of a client's, 0 for CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u32);
 
 impl Ticket {
     /// Stands for the CONNECT of a connection. No Packet Identifier is 0 [MQTT-2.2.1-3].
     pub(crate) const CONNECT: Self = Self(0);
+    /// Maximum number of pieces of one packet.
+    pub(crate) const PIECES_MAX: usize = 0x8000;
 
     pub fn of(packet_id: PacketId) -> Self {
         Self(u32::from(packet_id.get()))
@@ -84,8 +86,20 @@ impl Ticket {
         Self(FIRST_OF_OPERATORS + key as u32)
     }
 
+    /// Makes a ticket for a piece of a packet. Pieces are numbered from 0.
+    pub(crate) fn of_piece(packet_id: PacketId, number: u32) -> Self {
+        Self(FIRST_OF_PIECES | number << 16 | u32::from(packet_id.get()))
+    }
+
+    /// Packet Identifier of a client's packet, or of the packet that a piece belongs to.
     pub fn packet_id(self) -> Option<PacketId> {
-        PacketId::new(u16::try_from(self.0).ok()?)
+        self.piece().map_or_else(|| PacketId::new(u16::try_from(self.0).ok()?), |(id, _)| Some(id))
+    }
+
+    /// Packet Identifier and number of a piece.
+    pub(crate) fn piece(self) -> Option<(PacketId, u32)> {
+        let number = self.0.checked_sub(FIRST_OF_PIECES)?;
+        Some((PacketId::new(number as u16)?, number >> 16))
     }
 
     /// Makes a ticket from the output of [`Self::as_u32`].
@@ -98,11 +112,13 @@ impl Ticket {
     }
 
     pub fn operator(self) -> Option<usize> {
-        self.0.checked_sub(FIRST_OF_OPERATORS).map(|key| key as usize)
+        let key = self.0.checked_sub(FIRST_OF_OPERATORS).filter(|_| self.0 < FIRST_OF_PIECES)?;
+        Some(key as usize)
     }
 }
 
 const FIRST_OF_OPERATORS: u32 = 0x1_0000;
+const FIRST_OF_PIECES: u32 = 0x8000_0000;
 
 /// Milliseconds since the node started, monotonic. It is an input of every core: none of them reads a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

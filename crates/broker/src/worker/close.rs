@@ -8,7 +8,7 @@ use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, 
 use super::events::{self, Event};
 use super::{Worker, report};
 use crate::batch::WorkerCommand;
-use crate::connection::{LinksStage, Phase};
+use crate::connection::{LinksStage, Phase, Reading};
 use crate::groups::GroupRequest;
 use crate::ids::{ConnectionId, ShardSet, Ticket, Time, WorkerId, fold};
 use crate::message::Message;
@@ -160,7 +160,9 @@ impl Worker {
     pub fn defers_end(&mut self, slot: u32) -> bool {
         let Some(connection) = self.connections.occupant(slot) else { return false };
         let defers = connection.is_claiming_early();
-        connection.marks.held |= defers;
+        if defers {
+            connection.marks.reading = Reading::Held;
+        }
         defers
     }
 
@@ -174,7 +176,7 @@ impl Worker {
             return;
         }
         connection.phase = Phase::Closing;
-        connection.marks.held = false;
+        connection.marks.reading = Reading::Continues;
         let will = connection.extra.as_mut().and_then(|extra| extra.will.take());
         let will = will.filter(|_| has_connack);
         let payers =

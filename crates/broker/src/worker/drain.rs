@@ -177,7 +177,10 @@ fn shared_groups(connection: &Connection) -> Vec<Box<str>> {
 
 fn is_idle(connection: &Connection, now: Time) -> bool {
     let is_busy = connection.flow.as_deref().is_some_and(|flow| {
-        flow.deliveries.inflight() > 0 || !flow.queue.is_empty() || !flow.acknowledging.is_empty()
+        flow.deliveries.inflight() > 0
+            || !flow.queue.is_empty()
+            || !flow.acknowledging.is_empty()
+            || !flow.divided.is_empty()
     });
     !is_busy && now.since(connection.last_packet) >= IDLE_AFTER
 }

@@ -14,6 +14,8 @@ mod connect;
 mod copies;
 mod deliver;
 mod dispatch;
+mod divided;
+pub(crate) use divided::Divided;
 mod drain;
 mod events;
 mod exchange;
@@ -65,7 +67,7 @@ pub use receive::{Received, Then};
 
 use crate::access::{Access, ClientCertificate, INTERNAL_LISTENER};
 use crate::batch::Batch;
-use crate::connection::{Connection, Marks, Phase, Role};
+use crate::connection::{Connection, Marks, Phase, Reading, Role};
 use crate::counters::{Counters, Published, StoreCounters};
 use crate::groups::GroupHost;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
@@ -672,7 +674,8 @@ impl Worker {
         let silence_max = connection.silence_max();
         let mut due = connection.last_packet.after(silence_max);
         // While the node keeps the client waiting, the silence is the node's fault.
-        if connection.marks.held || connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some()) {
+        let waits = connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some() || flow.is_dividing());
+        if waits || connection.marks.reading != Reading::Continues {
             due = due.max(self.clock.now().after(silence_max));
         }
         if let Some(flow) = connection.flow.take_if(|flow| flow.is_forgettable()) {

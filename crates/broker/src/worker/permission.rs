@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
+use mqtt::{Publish, ReasonCode, SubscribeFilters, Subscription};
 
 use super::Worker;
 use super::admit::ASKS_MAX;
@@ -185,15 +185,15 @@ impl Worker {
         self.await_answers(slot, u32::from(permission.is_none()))
     }
 
-    /// Returns whether this SUBSCRIBE has to wait for the permission of one of its filters. The worker asks for all
-    /// unknown permissions at once.
-    pub(super) fn awaits_permissions(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> bool {
+    /// Returns whether a SUBSCRIBE with these filters has to wait for the permission of one of them. The worker asks
+    /// for all unknown permissions at once.
+    pub(super) fn awaits_permissions(&mut self, slot: u32, filters: SubscribeFilters<'_>) -> bool {
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
         if connection.flow.as_ref().is_some_and(|flow| flow.questions > 0) {
             return true;
         }
         let mut unknown = 0;
-        for (text, asked) in subscribe.filters.iter() {
+        for (text, asked) in filters.iter() {
             let Ok(subscription) = Subscription::parse(text) else { continue };
             let action = Action::Subscribe { qos: asked.qos };
             let filter = subscription.filter.as_str();

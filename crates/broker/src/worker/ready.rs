@@ -1,6 +1,6 @@
 //! Lists of connections that the edge examines next.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Reading};
 use crate::ids::ConnectionId;
 
 /// Connections of a worker that the edge examines after this turn.
@@ -12,7 +12,7 @@ pub(super) struct ReadyLists {
     dirty: Vec<u32>,
     /// Slots of connections whose kept bytes may be offered again.
     woken: Vec<u32>,
-    /// Connections that are read again in the next turn.
+    /// Connections that are read again in the next turn, or have a packet to continue with.
     paused: Vec<ConnectionId>,
 }
 
@@ -26,16 +26,22 @@ impl ReadyLists {
         }
     }
 
-    /// Lets the edge offer the kept bytes of a connection again.
+    /// Lets the edge offer the kept bytes of a connection again, unless it is paused.
     pub fn wake(&mut self, connection: &mut Connection) {
-        if std::mem::take(&mut connection.marks.held) {
+        if connection.marks.reading == Reading::Held {
+            connection.marks.reading = Reading::Continues;
             self.woken.push(connection.id.slot);
         }
     }
 
     /// Stops reading from a connection for this turn.
     pub fn pause(&mut self, connection: &mut Connection) {
-        connection.marks.held = true;
+        connection.marks.reading = Reading::Paused;
+        self.paused.push(connection.id);
+    }
+
+    /// Lets the next turn continue with a packet of a connection.
+    pub fn continue_later(&mut self, connection: &Connection) {
         self.paused.push(connection.id);
     }
 

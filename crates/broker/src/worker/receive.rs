@@ -9,12 +9,13 @@ use mqtt::{
 use session::{AckOutcome, PubRecOutcome, Released};
 use shard::{Mutation, mutated};
 
+use super::divided::FILTERS_AT_ONCE;
 use super::events::{Completing, Event};
 use super::foreign::ForeignProtocol;
 use super::subscribe::ACK_FRAME;
 use super::{Worker, refusals};
 use crate::batch::SessionDelivery;
-use crate::connection::{Blocked, Flow, Phase, Unfinished};
+use crate::connection::{Blocked, Flow, Phase, Reading, Unfinished};
 use crate::ids::{ConnectionId, ShardSet, Time};
 use crate::overload::Level;
 use crate::store::{Acknowledgement, Identity, Request};
@@ -50,17 +51,17 @@ pub(super) enum Step {
     Blocked,
 }
 
-/// Maximum number of bytes of packets that are kept behind a waiting PUBLISH.
+/// Maximum number of bytes of packets that are kept behind a PUBLISH or SUBSCRIBE that waits.
 const PARKED_MAX: usize = 64 * 1024;
 /// Unsent bytes beyond `queue.unsent_bytes_max` at which the node stops reading from a client that does not read.
 const ANSWERS_MAX: usize = 64 * 1024;
 
 /// Maximum number of deliveries that one client's packets may cause before the next connection is handled. With 1,000
-/// receivers it is 65 messages.
-const FAN_OUT_MAX: u64 = 65_536;
+/// receivers it is 65 messages. Filters of SUBSCRIBE and UNSUBSCRIBE count too (`FILTER_FAN_OUT`).
+pub(super) const FAN_OUT_MAX: u64 = 65_536;
 
 /// Maximum number of SUBSCRIBE and UNSUBSCRIBE packets of one client that wait for the store.
-const UNANSWERED_MAX: usize = 64;
+pub(super) const UNANSWERED_MAX: usize = 64;
 
 impl Worker {
     /// Handles the bytes of a connection. New bytes follow those that an earlier call left over.
@@ -90,7 +91,7 @@ impl Worker {
                 Phase::AwaitConnect | Phase::Exchanging | Phase::Open => {}
                 Phase::Claiming if connection.marks.early => {}
                 Phase::Authenticating | Phase::Claiming => {
-                    connection.marks.held = true;
+                    connection.marks.reading = Reading::Held;
                     return Received { consumed, then: Then::Hold };
                 }
                 Phase::Closing => return Received { consumed: bytes.len(), then: Then::Close },
@@ -98,7 +99,7 @@ impl Worker {
             let unread_max = self.settings.queue.unsent_bytes_max.bytes() as usize + ANSWERS_MAX;
             let unanswered = connection.flow.as_ref().map_or(0, |flow| flow.acknowledging.len());
             if connection.out.len() > unread_max || unanswered >= UNANSWERED_MAX {
-                connection.marks.held = true;
+                connection.marks.reading = Reading::Held;
                 return Received { consumed, then: Then::Hold };
             }
             let rest = &bytes[consumed..];
@@ -148,14 +149,17 @@ impl Worker {
             self.monitor.packets.received(packet[0]);
             connection.last_packet = now;
             let flow = connection.flow.as_ref();
-            let waits = flow
-                .filter(|flow| flow.blocked.is_some() && !passes_blocked(connection.version, flow, packet));
-            if let Some(blocked) = waits.and_then(|flow| flow.blocked.as_ref()) {
-                // Acknowledgements pass a waiting PUBLISH; other packets keep their order. The end of the stream
+            let is_waiting = flow.is_some_and(|flow| {
+                (flow.blocked.is_some() || flow.is_dividing())
+                    && !passes_blocked(connection.version, flow, packet)
+            });
+            if is_waiting {
+                // Acknowledgements pass a waiting packet; other packets keep their order. The end of the stream
                 // usually follows DISCONNECT. Reading stops here, so that DISCONNECT is handled before that end
                 // [MQTT-3.14.4-3].
-                if blocked.len() + length > PARKED_MAX || packet[0] >> 4 == PacketType::Disconnect as u8 {
-                    connection.marks.held = true;
+                let parked = flow.and_then(|flow| flow.blocked.as_ref()).map_or(0, Blocked::len);
+                if parked + length > PARKED_MAX || packet[0] >> 4 == PacketType::Disconnect as u8 {
+                    connection.marks.reading = Reading::Held;
                     return Received { consumed, then: Then::Hold };
                 }
                 self.park_packet(slot, packet);
@@ -177,7 +181,7 @@ impl Worker {
     /// Keeps the rest of the bytes until the slot is woken.
     fn hold(&mut self, slot: u32, consumed: usize) -> Received {
         if let Some(connection) = self.connections.occupant(slot) {
-            connection.marks.held = true;
+            connection.marks.reading = Reading::Held;
         }
         Received { consumed, then: Then::Hold }
     }
@@ -199,7 +203,11 @@ impl Worker {
         let is_wrong = has_id && !self.settings.mqtt.subscription_identifier_available;
         let connection = self.connections.occupant_ref(slot);
         let is_unused = connection.is_some_and(|it| it.check_unused(subscribe.packet_id).is_ok());
-        is_unused && !is_wrong && !subscribe.filters.iter().any(|(text, _)| text.starts_with("$share/"))
+        let is_small = subscribe.filters.len() <= FILTERS_AT_ONCE;
+        is_unused
+            && is_small
+            && !is_wrong
+            && !subscribe.filters.iter().any(|(text, _)| text.starts_with("$share/"))
     }
 
     /// Stops reading from a publisher for this turn, so that its messages reach their receivers and other connections
@@ -219,6 +227,13 @@ impl Worker {
     /// Resumes reading from paused connections.
     pub(super) fn resume_paused(&mut self) {
         for ConnectionId { slot, generation, .. } in self.ready.take_paused() {
+            let Some(connection) = self.connections.get_mut(slot, generation) else { continue };
+            if connection.marks.reading == Reading::Paused {
+                connection.marks.reading = Reading::Held;
+            }
+            if self.continue_divided(slot) {
+                continue;
+            }
             let Some(connection) = self.connections.get_mut(slot, generation) else { continue };
             if connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some()) {
                 self.unblock(slot);
@@ -341,8 +356,9 @@ impl Worker {
             }
             Ok(Packet::Subscribe(subscribe))
                 if phase == Phase::Open
+                    && subscribe.filters.len() <= FILTERS_AT_ONCE
                     && self.rules().may_answer_later
-                    && self.awaits_permissions(slot, &subscribe) =>
+                    && self.awaits_permissions(slot, subscribe.filters) =>
             {
                 return Step::Blocked;
             }
@@ -371,7 +387,7 @@ impl Worker {
     }
 
     /// Closes the connection of a packet that is a Protocol Error.
-    fn refuse_packet(&mut self, slot: u32, version: Version, phase: Phase, reason: ReasonCode) {
+    pub(super) fn refuse_packet(&mut self, slot: u32, version: Version, phase: Phase, reason: ReasonCode) {
         self.counters.protocol_errors += 1;
         match phase {
             // Before CONNACK the server cannot send DISCONNECT, so CONNACK carries the reason.
@@ -677,6 +693,9 @@ impl Worker {
 
     /// Handles the packets that had to wait.
     pub(super) fn unblock(&mut self, slot: u32) {
+        if self.is_dividing(slot) {
+            return self.schedule_piece(slot);
+        }
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(mut blocked) = connection.flow.as_mut().and_then(|flow| flow.blocked.take()) else { return };
         let fan_out_max = self.dispatcher.fan_out + FAN_OUT_MAX;
@@ -693,7 +712,7 @@ impl Worker {
                 && blocked.first().is_some()
                 && self.dispatcher.fan_out >= fan_out_max
                 && self.pause_fan_out(slot);
-            if step == Step::Blocked || pauses {
+            if step == Step::Blocked || pauses || self.is_dividing(slot) {
                 if let Some(connection) = self.connections.occupant(slot) {
                     connection.flow().blocked = Some(blocked);
                 }
@@ -753,8 +772,8 @@ fn is_servers(first_byte: u8) -> bool {
     matches!(first_byte >> 4, 2 | 9 | 11 | 13)
 }
 
-/// Returns whether a packet is handled while a PUBLISH of the client waits. This applies to PUBACK, PUBREC, PUBCOMP,
-/// PINGREQ, and the PUBREL of a message before that PUBLISH.
+/// Returns whether a packet is handled while a PUBLISH or SUBSCRIBE of the client waits. This applies to PUBACK,
+/// PUBREC, PUBCOMP, PINGREQ, and the PUBREL of a message before that PUBLISH.
 fn passes_blocked(version: Version, flow: &Flow, packet: &[u8]) -> bool {
     match packet[0] >> 4 {
         4 | 5 | 7 | 12 => true,

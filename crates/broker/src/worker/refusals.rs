@@ -14,6 +14,15 @@ pub struct ExceededLimits {
     pub shared: bool,
 }
 
+impl ExceededLimits {
+    /// Adds the limits that other subscriptions exceeded.
+    pub fn add(&mut self, other: Self) {
+        self.shapes |= other.shapes;
+        self.bytes |= other.bytes;
+        self.shared |= other.shared;
+    }
+}
+
 /// Maximum number of Topic Filters that a Reason String mentions. The Reason Codes cover the others.
 const FILTERS_NAMED_MAX: usize = 4;
 

@@ -1,13 +1,14 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
 use mqtt::{
-    Packet, PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription,
-    SubscriptionOptions, TopicFilter, Unsubscribe,
+    QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFilters, Subscription, SubscriptionOptions,
+    TopicFilter, Unsubscribe, UnsubscribeFilters,
 };
 use routing::PLUS_LEVELS_MAX;
 
 use super::Worker;
 use super::connect::granted_qos;
+use super::divided::{Divided, FILTER_FAN_OUT, FILTERS_AT_ONCE};
 use super::events::Event;
 use super::peers::suback_level;
 use super::publish::is_beyond_limits;
@@ -37,13 +38,29 @@ impl Worker {
         if subscription_id.is_some() && !self.settings.mqtt.subscription_identifier_available {
             return Err(ReasonCode::SubscriptionIdentifiersNotSupported);
         }
-        let ticket = Ticket::of(subscribe.packet_id);
-        let subscription_id = subscription_id.unwrap_or(0);
+        let (packet_id, subscription_id) = (subscribe.packet_id, subscription_id.unwrap_or(0));
+        if subscribe.filters.len() > FILTERS_AT_ONCE {
+            self.divide(slot, Divided::of_subscribe(subscribe, level, subscription_id));
+            return Ok(());
+        }
+        self.subscribe_in_client(slot, (Ticket::of(packet_id), level), subscribe.filters, subscription_id)
+    }
+
+    /// Handles filters as the client has sent them, without its mountpoint.
+    pub(super) fn subscribe_in_client(
+        &mut self,
+        slot: u32,
+        (ticket, level): (Ticket, SubackLevel),
+        filters: SubscribeFilters<'_>,
+        subscription_id: u32,
+    ) -> Result<(), ReasonCode> {
+        self.dispatcher.fan_out += FILTER_FAN_OUT * filters.len() as u64;
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if !connection.marks.mounted {
-            return self.subscribe_to(slot, (ticket, level), subscribe.filters.iter(), subscription_id);
+            return self.subscribe_to(slot, (ticket, level), filters.iter(), subscription_id);
         }
         let mountpoint = connection.mountpoint();
-        let mounted = subscribe.filters.iter().map(|(text, asked)| (mounted_filter(mountpoint, text), asked));
+        let mounted = filters.iter().map(|(text, asked)| (mounted_filter(mountpoint, text), asked));
         let mounted: Vec<_> = mounted.collect();
         let filters = mounted.iter().map(|(text, asked)| (text.as_str(), *asked));
         self.subscribe_to(slot, (ticket, level), filters, subscription_id)
@@ -212,16 +229,29 @@ impl Worker {
     pub(super) fn unsubscribe(&mut self, slot: u32, unsubscribe: &Unsubscribe<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         connection.check_unused(unsubscribe.packet_id)?;
-        let ticket = Ticket::of(unsubscribe.packet_id);
-        if connection.marks.mounted {
-            let mountpoint = connection.mountpoint();
-            let mounted: Vec<_> =
-                unsubscribe.filters.iter().map(|text| mounted_filter(mountpoint, text)).collect();
-            self.unsubscribe_from(slot, ticket, mounted.iter().map(String::as_str));
+        if unsubscribe.filters.len() > FILTERS_AT_ONCE {
+            self.divide(slot, Divided::of_unsubscribe(unsubscribe));
         } else {
-            self.unsubscribe_from(slot, ticket, unsubscribe.filters.iter());
+            self.unsubscribe_in_client(slot, Ticket::of(unsubscribe.packet_id), unsubscribe.filters);
         }
         Ok(())
+    }
+
+    /// Handles filters as the client has sent them, without its mountpoint.
+    pub(super) fn unsubscribe_in_client(
+        &mut self,
+        slot: u32,
+        ticket: Ticket,
+        filters: UnsubscribeFilters<'_>,
+    ) {
+        self.dispatcher.fan_out += FILTER_FAN_OUT * filters.len() as u64;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if !connection.marks.mounted {
+            return self.unsubscribe_from(slot, ticket, filters.iter());
+        }
+        let mountpoint = connection.mountpoint();
+        let mounted: Vec<_> = filters.iter().map(|text| mounted_filter(mountpoint, text)).collect();
+        self.unsubscribe_from(slot, ticket, mounted.iter().map(String::as_str));
     }
 
     /// Handles the filters of an UNSUBSCRIBE from a client or an operator. [`Self::finish_ack`] answers under the
@@ -516,24 +546,19 @@ impl Worker {
         let Some(pending) = acknowledging.remove(at) else { return };
         // Reading may have stopped because of this acknowledgement.
         self.ready.wake(connection);
+        self.schedule_piece(id.slot);
         self.finish_ack(id.slot, pending);
     }
 
-    /// Sends SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
+    /// Sends SUBACK or UNSUBACK, or ends a piece of the packet, then sends the retained messages of new subscriptions
+    /// [MQTT-3.8.4-1] [MQTT-3.10.4-4].
     fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
-        let connection = self.connections.occupant_ref(slot);
-        let why = connection.and_then(|it| it.refusal(&pending.reasons, pending.exceeded));
-        let properties = PropertiesBuf::from_iter(why.as_deref().map(Property::ReasonString));
-        // The acknowledgement has the Packet Identifier of the request [MQTT3-2.3.1-7].
-        let ack = |packet_id| SubAck {
-            packet_id,
-            properties: properties.as_properties(),
-            reasons: &pending.reasons,
-        };
-        match (pending.kind, pending.ticket.packet_id()) {
-            (AckKind::Unsub, Some(id)) => self.send(slot, &Packet::UnsubAck(ack(id))),
-            (AckKind::Sub, Some(id)) => self.send(slot, &Packet::SubAck(ack(id))),
-            (_, None) => self.answer_operator(pending.ticket, pending.reasons.first().copied()),
+        match (pending.ticket.piece(), pending.ticket.packet_id()) {
+            (Some(piece), _) => self.end_piece(slot, piece, &pending),
+            (None, Some(id)) => {
+                self.send_reasons(slot, (pending.kind, id), &pending.reasons, pending.exceeded);
+            }
+            (None, None) => self.answer_operator(pending.ticket, pending.reasons.first().copied()),
         }
         if let Some(connection) = self.connections.occupant(slot) {
             connection.charge_session();
@@ -684,7 +709,7 @@ impl Connection {
     /// Returns the Reason String of a SUBACK or UNSUBACK. The client must ask for such texts [MQTT-3.1.2-29], and the
     /// packet must fit [MQTT-3.9.2-1] [MQTT-3.11.2-1]. There are no User Properties that could make it too large
     /// [MQTT-3.9.2-2] [MQTT-3.11.2-2].
-    fn refusal(&self, reasons: &[u8], exceeded: ExceededLimits) -> Option<String> {
+    pub(super) fn refusal(&self, reasons: &[u8], exceeded: ExceededLimits) -> Option<String> {
         if !self.version.has_properties() || !self.marks.problem_information {
             return None;
         }

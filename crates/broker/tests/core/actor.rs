@@ -200,7 +200,8 @@ impl Actor {
                 self.listens(simulation);
                 let idle = self.link.as_ref().is_some_and(|link| link.to_send.is_empty());
                 self.answers(simulation, usize::MAX);
-                !idle || before > 0
+                let waits = self.link.as_ref().is_some_and(|link| !link.asked.is_empty());
+                !idle || before > 0 || waits
             }
         }
     }
@@ -338,7 +339,13 @@ impl Actor {
             filters.push((format!("{SHARE}s/#"), qos));
         }
         let mut packet = subscribe(id);
-        for (filter, qos) in &filters {
+        if simulation.random.percent(2) {
+            // So many filters take more than one turn. Nobody publishes to them.
+            let unused = (0..300).map(|number| format!("unused/{number}"));
+            packet = unused.fold(packet, |packet, filter| packet.to(&filter, AtMostOnce));
+            filters.splice(0..0, vec![(String::new(), AtMostOnce); 300]);
+        }
+        for (filter, qos) in filters.iter().filter(|(filter, _)| !filter.is_empty()) {
             // Until it is granted again, it is unknown at which QoS messages are owed.
             simulation.oracle.unsubscribes(session.view, filter);
             let earlier = link.asked.iter_mut().flat_map(|(_, asked)| asked);

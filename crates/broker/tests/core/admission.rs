@@ -528,6 +528,34 @@ fn a_subscribe_asks_for_all_its_filters_at_once_and_waits_for_all_answers() {
     });
 }
 
+/// Each piece of a SUBSCRIBE with very many filters asks for its own.
+#[test]
+fn a_subscribe_with_very_many_filters_waits_for_the_answers_of_each_piece() {
+    at_the_desk(|net, desk| {
+        let client = net.connect(0, durable(V5, "c").username("x tenant=a"));
+        let unasked = |all: Subscribing, numbers: std::ops::Range<u32>| {
+            numbers.fold(all, |all, number| all.to(&format!("t/{number}"), AtLeastOnce))
+        };
+        let all = unasked(subscribe(1).to("ask/a", AtLeastOnce), 0..400).to("ask/b", ExactlyOnce);
+        net.send(client, unasked(all, 400..700));
+        net.pass(100);
+        assert_eq!(desk.waiting(), 1, "the second piece has not been looked at");
+        net.send(client, Sent::PingReq);
+        assert_eq!(net.received(client), [Sent::PingResp], "the connection works meanwhile");
+        desk.knows(net, "ask/a", true);
+        net.pass(100);
+        assert_eq!(desk.waiting(), 1);
+        assert_eq!(net.received(client), []);
+        desk.knows(net, "ask/b", false);
+        net.pass(100);
+        let mut granted = vec![ReasonCode::GrantedQoS1; 702];
+        granted[401] = NotAuthorized;
+        assert_eq!(net.received(client), [Sent::SubAck(1, granted)]);
+        net.send(client, message("t/699", "").qos1(1));
+        assert_eq!(net.received(client).len(), 2, "PUBACK and its own message");
+    });
+}
+
 #[test]
 fn a_client_is_admitted_when_its_will_is_allowed() {
     for (allowed, first) in [(true, connack(false)), (false, refused(NotAuthorized))] {

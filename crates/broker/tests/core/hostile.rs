@@ -340,6 +340,7 @@ fn a_subscribe_with_many_filters_gets_as_many_reason_codes() {
                     packet = packet.to(&format!("f/{number}"), AtLeastOnce);
                 }
                 net.send(client, packet);
+                net.pass(300);
                 let received = net.received(client);
                 let [Sent::SubAck(1, reasons)] = received.as_slice() else { panic!("one SUBACK") };
                 assert_eq!(reasons.len(), COUNT);
@@ -670,6 +671,7 @@ fn a_publisher_to_very_many_shared_groups_is_read_in_parts() {
             let filters: Vec<String> = (0..400).map(|group| format!("$share/g{group}/wide")).collect();
             let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
             net.send(reader, unsubscribe(9, &filters));
+            net.pass(5);
             let pauses = net.counter(|counters| counters.fan_out_pauses);
             net.send_all(client, (0..2000).map(|number| message("wide", number).into()));
             assert_eq!(net.counter(|counters| counters.received_qos0), 2200);

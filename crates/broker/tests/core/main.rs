@@ -7,6 +7,7 @@ mod acknowledging;
 mod actor;
 mod admission;
 mod client;
+mod divided;
 mod drain;
 mod durability;
 mod events;

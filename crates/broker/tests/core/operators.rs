@@ -281,7 +281,8 @@ fn all_filters_of_a_client_are_listed() {
                 .iter()
                 .fold(testkit::packets::subscribe(7), |packet, filter| packet.to(filter, AtMostOnce));
             net.send(client, packet);
-            net.received(client);
+            net.pass(10);
+            assert_eq!(net.received(client).len(), 1);
         }
         let listed = net.ask(|admin, reply| admin.client_filters("d", reply)).flatten().expect("known");
         let mut listed: Vec<String> = listed.into_iter().map(String::from).collect();

@@ -317,6 +317,7 @@ fn subscribe_to_many(broker: &mut Broker, slot: u32) {
     for (packet_id, first) in (1..).zip((0..MANY).step_by(500)) {
         let names = (first..first + 500).map(|number| format!("many/{number}"));
         broker.send(slot, names.fold(subscribe(packet_id), |all, name| all.to(&name, QoS::AtLeastOnce)));
+        turns_until_done(broker);
         broker.settle();
     }
     broker.received(slot);
