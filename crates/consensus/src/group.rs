@@ -454,8 +454,8 @@ impl Replica {
     }
 
     /// Index in the log up to which the entries of this replica are sure to be those of a received snapshot, and the
-    /// index of its last entry. `term` is that of [`Job::Prepare`].
-    pub fn entries_as_of(&self, term: u64) -> (u64, u64) {
+    /// index of its last entry. `term` is that of [`Job::Prepare`]. `None`: up to which they are sure to be committed.
+    pub fn entries_as_of(&self, term: Option<u64>) -> (u64, u64) {
         self.store.lock().entries_as_of(term)
     }
 

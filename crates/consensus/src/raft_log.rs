@@ -434,11 +434,14 @@ impl RaftLog {
     /// Index in the log up to which the entries are sure to be those of a snapshot whose last entry has this term, and
     /// the index of the last entry. A leader has one log, so the last entry is in that of the snapshot's leader if it
     /// has the same term (the Raft paper's Log Matching), and what is committed is the same everywhere.
-    pub fn entries_as_of(&self, term: u64) -> (u64, u64) {
+    pub fn entries_as_of(&self, term: Option<u64>) -> (u64, u64) {
         let end = |entry: Option<LogId>| entry.map_or(0, |entry| in_log(&entry));
         let last = self.last();
-        let same =
-            if last.as_ref().map(term_of) == Some(term) { last } else { self.hard.committed.min(last) };
+        let same = if term.is_some() && last.as_ref().map(term_of) == term {
+            last
+        } else {
+            self.hard.committed.min(last)
+        };
         (end(same), end(last))
     }
 

@@ -376,14 +376,11 @@ impl ShardAgreement {
 
     /// Handles another replica's request for messages.
     fn fetched(&mut self, from: NodeId, number: u64, keys: Vec<MessageKey>) {
-        // Only what is applied is sure to be the same everywhere.
-        let applied = self.durable().min(self.applied);
-        let own = self.preparing.as_ref().map_or((applied, u64::MAX), |preparing| {
-            let (same, last) = self.replica.entries_as_of(preparing.term);
-            (applied.max(same.min(self.durable())), last)
-        });
-        if let Some(keys) = readable_keys(keys, own)
-            && let Some(read) = self.exchange.asked((self.shard, self.form), from, number, keys)
+        let (same, last) = self.replica.entries_as_of(self.preparing.as_ref().map(|it| it.term));
+        // Only what is committed or applied is sure to be the same everywhere.
+        let same = same.max(self.applied).min(self.durable());
+        if let Some(keys) = readable_keys(keys, (same, last))
+            && let Some(read) = self.exchange.asked(self.now, (self.shard, self.form), (from, number), keys)
         {
             self.schedule(Requested::Bodies(read));
         }
@@ -648,15 +645,18 @@ impl ShardAgreement {
 
     /// Answers another replica's request, unless the messages have to be sought first.
     fn answer_bodies(&mut self, mut result: BodiesReadResult) {
-        // Others that seek messages ask a follower. They want to know at once that it has none.
-        if !matches!(self.role, Role::Follows) && !mutated(Mutation::SkipUnreadable) {
+        let follows = matches!(self.role, Role::Follows);
+        // Others that seek messages ask a follower. They want to know at once that it has none. A new replica that asks
+        // has not noticed yet that another one leads.
+        let may_leave_out = follows && self.exchange.number(&result).is_some_and(Seeking::has_asked);
+        if !may_leave_out && !mutated(Mutation::SkipUnreadable) {
             let lost = &self.lost;
             let unreadable = result.take_unreadable(|key| lost.contains(&key.index()));
-            if !unreadable.is_empty() {
+            if !unreadable.is_empty() && !follows {
                 self.steps.push_back(Step::Unreadable(unreadable));
             }
         }
-        let frames = self.exchange.answer(result).into_iter();
+        let frames = self.exchange.answer(self.now, result).into_iter();
         self.frames.extend(frames.map(|(to, bytes)| Frame::new(to.0, bytes)));
     }
 
@@ -775,6 +775,9 @@ impl Agreement for ShardAgreement {
         }
         self.fetch_again();
         self.seek_again();
+        while let Some(read) = self.exchange.read_again(self.now, (self.shard, self.form)) {
+            self.schedule(Requested::Bodies(read));
+        }
         self.take_output();
     }
 
@@ -793,6 +796,7 @@ impl Agreement for ShardAgreement {
             .min(barrier)
             .min(reading)
             .min(self.exchange.due())
+            .min(self.exchange.read_due())
             .min(self.seeking.due())
             .min(self.members.next_look())
             .min(self.next_transfer())

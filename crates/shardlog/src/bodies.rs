@@ -23,6 +23,12 @@ use crate::log::{RecordForm, group_of, stored};
 /// Time after which a request without any answer is repeated. It doubles with each repetition, up to the maximum.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Time after which messages that the disk could not return are read again for another node. It doubles with each
+/// failure, up to the maximum. Meanwhile they are sought at the other voters.
+const READ_AGAIN: Duration = Duration::from_millis(100);
+const READ_AGAIN_MAX: Duration = Duration::from_secs(5);
+/// Time after the last repetition of a request after which nothing is read for it any more.
+const ASKED_KEPT: Duration = Duration::from_secs(120);
 /// Time after which a leader is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Size of a piece of an answer.
@@ -40,16 +46,21 @@ pub struct Exchange {
     ready: Time,
     /// Number of the last request.
     number: u64,
-    /// Requests of other nodes whose messages are being read.
+    /// Requests of other nodes whose messages are being read, or are to be read again.
     reading: BTreeMap<NodeId, Asked>,
 }
 
 /// A request of another node.
 #[derive(Debug)]
 struct Asked {
-    /// Number of its last repetition.
+    /// Number of its last repetition, and the time of that.
     number: u64,
+    heard: Time,
     keys: Vec<MessageKey>,
+    /// Time of the next read. `None` while the messages are being read.
+    again: Option<Time>,
+    /// Time between the next two reads.
+    wait: Duration,
 }
 
 #[derive(Debug)]
@@ -85,8 +96,8 @@ pub struct BodiesReadResult {
 /// `last`. `None`: it has batches between them, and cannot tell whether others have the same. It does not answer, and
 /// is asked again.
 ///
-/// A replica that does not know its last batch yet never answers that it has none of a message. One that prepares a
-/// received state has to: it waits for the messages of that state, and the leader may have to seek them here.
+/// A replica that prepares a received state has to answer: it waits for the messages of that state, and the leader may
+/// have to seek them here. So has one without any entry: it may be all that is left of a voter.
 pub fn readable_keys(mut keys: Vec<MessageKey>, (same, last): (u64, u64)) -> Option<Vec<MessageKey>> {
     if keys.iter().any(|key| (same + 1..=last).contains(&key.index())) {
         return None;
@@ -120,7 +131,7 @@ impl BodiesRead {
         BodiesReadResult { to, bodies: Some(encode_bodies(&bodies)), unreadable }
     }
 
-    /// Ends the read without an answer: the other node asks again.
+    /// Ends the read without an answer. The messages are read again.
     pub fn fail(self) -> BodiesReadResult {
         BodiesReadResult { to: self.to, bodies: None, unreadable: Vec::new() }
     }
@@ -133,7 +144,7 @@ impl BodiesRead {
 
 impl BodiesReadResult {
     /// Takes the messages that the disk cannot return, except those that are lost everywhere. If there are any, the
-    /// result is no answer any more: the other node asks again, and other replicas may have them meanwhile.
+    /// result is no answer any more: they are read again, and other replicas may have sent them meanwhile.
     pub fn take_unreadable(&mut self, is_lost: impl Fn(&MessageKey) -> bool) -> Vec<MessageKey> {
         let mut unreadable = std::mem::take(&mut self.unreadable);
         unreadable.retain(|key| !is_lost(key));
@@ -222,30 +233,61 @@ impl Exchange {
         }
     }
 
-    /// Handles another replica's request. Returns a read, unless one for that node is being done. Its answer is for the
-    /// last repetition.
+    /// Handles another replica's request. Returns a read, unless one for that node is being done, or a repetition of
+    /// the same is to be read again. The answer is for the last repetition.
     pub fn asked(
         &mut self,
+        now: Time,
         (shard, form): (ShardId, RecordForm),
-        to: NodeId,
-        number: u64,
+        (to, number): (NodeId, u64),
         keys: Vec<MessageKey>,
     ) -> Option<BodiesRead> {
         if let Some(asked) = self.reading.get_mut(&to) {
-            if asked.keys == keys {
-                asked.number = number;
+            let is_same = asked.keys == keys;
+            if is_same {
+                (asked.number, asked.heard) = (number, now);
             }
-            return None;
+            if is_same || asked.again.is_none() {
+                return None;
+            }
         }
-        self.reading.insert(to, Asked { number, keys: keys.clone() });
+        let asked = Asked { number, heard: now, keys: keys.clone(), again: None, wait: READ_AGAIN };
+        self.reading.insert(to, asked);
         Some(BodiesRead { shard, form, to, keys })
     }
 
-    /// Returns the frames of an answer.
-    pub fn answer(&mut self, result: BodiesReadResult) -> Vec<(NodeId, Vec<u8>)> {
+    /// Time of the next call of [`Self::read_again`].
+    pub fn read_due(&self) -> Time {
+        self.reading.values().filter_map(|asked| asked.again).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Returns the next read for a request whose messages the disk could not return before.
+    pub fn read_again(&mut self, now: Time, (shard, form): (ShardId, RecordForm)) -> Option<BodiesRead> {
+        // The replica may want something else now, or be gone.
+        self.reading.retain(|_, asked| asked.again.is_none() || asked.heard.after(ASKED_KEPT) > now);
+        let mut due =
+            self.reading.iter_mut().filter(|(_, asked)| asked.again.is_some_and(|again| again <= now));
+        let (to, asked) = due.next()?;
+        asked.again = None;
+        Some(BodiesRead { shard, form, to: *to, keys: asked.keys.clone() })
+    }
+
+    /// Number of the request that a read is for.
+    pub fn number(&self, result: &BodiesReadResult) -> Option<u64> {
+        self.reading.get(&result.to).map(|asked| asked.number)
+    }
+
+    /// Returns the frames of an answer. Without one, the messages are read again later.
+    pub fn answer(&mut self, now: Time, result: BodiesReadResult) -> Vec<(NodeId, Vec<u8>)> {
         let BodiesReadResult { to, bodies, .. } = result;
-        let Some(Asked { number, .. }) = self.reading.remove(&to) else { return Vec::new() };
-        let Some(bodies) = bodies else { return Vec::new() };
+        let Some(asked) = self.reading.get_mut(&to) else { return Vec::new() };
+        let Some(bodies) = bodies else {
+            asked.again = Some(now.after(asked.wait));
+            asked.wait = (asked.wait * 2).min(READ_AGAIN_MAX);
+            return Vec::new();
+        };
+        let number = asked.number;
+        self.reading.remove(&to);
         let total = bodies.len() as u64;
         let frame = |offset: usize, bytes: &[u8]| {
             let piece = Piece { number, offset: offset as u64, total, bytes };
@@ -282,12 +324,16 @@ mod tests {
         }
     }
 
+    fn is_asked(leader: &mut Exchange, now: Time, by: (NodeId, u64)) -> Option<BodiesRead> {
+        leader.asked(now, (ShardId(1), RecordForm::AGREED), by, keys())
+    }
+
     fn pieces(number: u64, bodies: &[(u64, Vec<u8>)]) -> Vec<Vec<u8>> {
         let mut leader = Exchange::default();
-        leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, number, keys()).expect("a read");
+        is_asked(&mut leader, Time(0), (FOLLOWER, number)).expect("a read");
         let result =
             BodiesReadResult { to: FOLLOWER, bodies: Some(encode_bodies(bodies)), unreadable: Vec::new() };
-        let frames = leader.answer(result);
+        let frames = leader.answer(Time(0), result);
         frames
             .into_iter()
             .map(|(to, frame)| (to == FOLLOWER).then_some(frame).expect("for the follower"))
@@ -393,23 +439,63 @@ mod tests {
     fn the_answer_to_a_slow_read_is_for_the_last_repetition() {
         let (mut follower, number) = asked();
         let mut leader = Exchange::default();
-        let read = leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, number, keys()).expect("a read");
+        let read = is_asked(&mut leader, Time(0), (FOLLOWER, number)).expect("a read");
         let first = follower.due();
         follower.ask(first, Some(LEADER));
         assert!(follower.due().0 - first.0 > first.0, "the next repetition comes later");
-        assert!(leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, number + 1, keys()).is_none());
+        assert!(is_asked(&mut leader, Time(0), (FOLLOWER, number + 1)).is_none());
         let (to, bodies) = (read.to, Some(Vec::new()));
-        let frames = leader.answer(BodiesReadResult { to, bodies, unreadable: Vec::new() });
+        let frames = leader.answer(Time(0), BodiesReadResult { to, bodies, unreadable: Vec::new() });
         assert_eq!(give(&mut follower, LEADER, &frames[0].1), Some(Vec::new()));
     }
 
     #[test]
     fn one_read_at_a_time_is_done_for_a_node() {
         let mut leader = Exchange::default();
-        let read = leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, 1, keys()).expect("a read");
-        assert!(leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, 2, keys()).is_none());
-        assert!(leader.asked((ShardId(1), RecordForm::AGREED), NodeId(3), 1, keys()).is_some());
-        assert_eq!(leader.answer(read.fail()), Vec::new(), "the other node asks again");
-        assert!(leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, 3, keys()).is_some());
+        let read = is_asked(&mut leader, Time(0), (FOLLOWER, 1)).expect("a read");
+        assert!(is_asked(&mut leader, Time(0), (FOLLOWER, 2)).is_none());
+        assert!(is_asked(&mut leader, Time(0), (NodeId(3), 1)).is_some());
+        let (to, bodies) = (read.to, Some(Vec::new()));
+        leader.answer(Time(0), BodiesReadResult { to, bodies, unreadable: Vec::new() });
+        assert!(is_asked(&mut leader, Time(0), (FOLLOWER, 3)).is_some());
+    }
+
+    /// The messages are sought meanwhile. The other node would ask again after up to a minute.
+    #[test]
+    fn messages_that_cannot_be_read_are_read_again() {
+        const FORM: (ShardId, RecordForm) = (ShardId(1), RecordForm::AGREED);
+        let mut leader = Exchange::default();
+        let mut read = is_asked(&mut leader, Time(0), (FOLLOWER, 1)).expect("a read");
+        assert_eq!(leader.read_due(), Time::NEVER);
+        let (mut now, mut reads) = (Time(0), 0);
+        while now < Time(0).after(ASKED_KEPT / 4) {
+            let mut result = read.cannot_read();
+            assert_eq!(result.take_unreadable(|_| false), keys());
+            assert_eq!(leader.answer(now, result), Vec::new());
+            assert!(
+                leader.read_again(now, FORM).is_none() && leader.read_due() < now.after(READ_AGAIN_MAX * 2)
+            );
+            assert!(is_asked(&mut leader, now, (FOLLOWER, 2)).is_none());
+            (now, reads) = (leader.read_due(), reads + 1);
+            read = leader.read_again(now, FORM).expect("a read");
+        }
+        assert!((8..16).contains(&reads), "{reads}");
+        let frames = leader
+            .answer(now, BodiesReadResult { to: FOLLOWER, bodies: Some(Vec::new()), unreadable: Vec::new() });
+        assert!(matches!(
+            ShardFrame::decode(&frames[0].1),
+            Some(ShardFrame::Bodies(Piece { number: 2, total: 0, .. }))
+        ));
+        assert_eq!(leader.read_due(), Time::NEVER);
+        // Nothing is read for a node that is gone, and another request replaces what cannot be read.
+        for other in [false, true] {
+            let read = is_asked(&mut leader, now, (FOLLOWER, 3)).expect("a read");
+            leader.answer(now, read.fail());
+            if other {
+                assert!(leader.asked(now, FORM, (FOLLOWER, 4), keys()[1..].to_vec()).is_some());
+            }
+            assert!(leader.read_again(now.after(ASKED_KEPT), FORM).is_none());
+            assert_eq!(leader.reading.len(), usize::from(other));
+        }
     }
 }

@@ -271,12 +271,13 @@ fn all_memberships_but_the_last_one_are_committed() {
 #[test]
 fn entries_up_to_the_last_one_of_a_leader_are_those_of_its_snapshot() {
     let mut bench = Bench::new();
-    assert_eq!(bench.store.lock().entries_as_of(2), (0, 0));
+    assert_eq!(bench.store.lock().entries_as_of(Some(2)), (0, 0));
     let _ = bench.append(1, 0..=3);
     let _ = bench.append(2, 4..=6);
     assert!(matches!(poll(pin!(bench.store.save_committed(Some(log_id(1, 1))))), Poll::Ready(Ok(()))));
-    assert_eq!(bench.store.lock().entries_as_of(2), (7, 7));
-    assert_eq!(bench.store.lock().entries_as_of(3), (2, 7), "the leader of term 3 may have others");
+    assert_eq!(bench.store.lock().entries_as_of(Some(2)), (7, 7));
+    assert_eq!(bench.store.lock().entries_as_of(Some(3)), (2, 7), "the leader of term 3 may have others");
+    assert_eq!(bench.store.lock().entries_as_of(None), (2, 7), "so may another one");
 }
 
 /// Nobody may ask which commands a majority has.
