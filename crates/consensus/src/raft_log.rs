@@ -11,6 +11,8 @@ mod checkpoint;
 mod entry_cache;
 mod held_writes;
 mod log_read;
+mod raft_storage;
+mod recovery;
 mod snapshot_data;
 mod terms;
 mod transfers;
@@ -18,18 +20,15 @@ mod transfers;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
-use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use checkpoint::Checkpoint;
 use entry_cache::EntryCache;
-use futures_util::{Stream, stream};
 use held_writes::HeldWrites;
 use link::Time;
 use log_read::{Found, LogReads, Waiting};
-use openraft::storage::{LogState, RaftLogStorage};
-use openraft::{OptionalSend, RaftLogReader};
-use storage::{GroupId, Log, Record, RecoveredGroup, SegmentId, Vacate};
+use storage::{GroupId, Log, Record, SegmentId, Vacate};
 use terms::Terms;
 use tokio::sync::oneshot;
 use transfers::Transfers;
@@ -37,18 +36,14 @@ use transfers::Transfers;
 pub(crate) use self::checkpoint::{CheckpointWriter, NotBegun, TRANSFER_STALL, part_in_log};
 pub(crate) use self::log_read::PartOf;
 pub use self::log_read::{LogRead, LogReadResult};
+pub(crate) use self::recovery::NotRecovered;
 pub(crate) use self::snapshot_data::{Restored, SnapshotData, SnapshotReader, StoredSnapshot};
-use crate::machine::{Restore, SnapshotError};
-use crate::manifest::{Manifest, PartInfo};
 use crate::mutation::{Mutation, mutated};
-use crate::raft_types::{Entry, IoFlushed, LogId, Payload, ReplicaId, Snapshot, SnapshotMeta, Types, Vote};
-use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, log_id, term_of};
+use crate::raft_types::{Entry, IoFlushed, LogId, ReplicaId, Snapshot, SnapshotMeta, Vote};
+use crate::wire::{HardState, encode_entry, term_of};
 
 #[cfg(test)]
 mod tests;
-
-/// Maximum number of bytes of entries in one message, unless it is a single entry.
-const BATCH_BYTES: usize = 1 << 20;
 
 /// Groups of the log that a replica uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,75 +163,7 @@ fn in_log(log_id: &LogId) -> u64 {
     log_index(log_id.index)
 }
 
-/// Reason why a replica cannot be recovered.
-#[derive(Debug)]
-pub(crate) enum NotRecovered {
-    Unreadable(Unreadable),
-    UnsupportedVersion,
-}
-
-impl<E: Into<Unreadable>> From<E> for NotRecovered {
-    fn from(error: E) -> Self {
-        Self::Unreadable(error.into())
-    }
-}
-
 impl Store {
-    /// Reads the data of a replica, and passes the parts of its snapshot on. Without the groups, the replica is empty.
-    ///
-    /// # Errors
-    /// The data is damaged, or of a later version. The replica must not vote.
-    pub fn recover(
-        log: Log,
-        storage_groups: StorageGroups,
-        recovered: &[RecoveredGroup],
-        cache_bytes: usize,
-        machine: &mut dyn Restore,
-    ) -> Result<Self, NotRecovered> {
-        let find = |group| recovered.iter().find(|found| found.group == group);
-        let mut raft_log = RaftLog {
-            log,
-            storage_groups,
-            cache: EntryCache::new(0, cache_bytes),
-            terms: Terms::default(),
-            purged: None,
-            reads: LogReads::default(),
-            is_starting: true,
-            truncations: 0,
-            counters: ReadCounters::default(),
-            hard: HardState::default(),
-            votes: Votes::default(),
-            written: 0,
-            durable: 0,
-            flushes: VecDeque::new(),
-            flush_waiters: Vec::new(),
-            deferred: VecDeque::new(),
-            checkpoint: Checkpoint::new(),
-            snapshot: None,
-            transfers: Transfers::default(),
-            vacates: Vec::new(),
-            keeps_bodies: false,
-            save_committed_after: 0,
-            saved_committed: None,
-            held: HeldWrites::default(),
-            unasked: VecDeque::new(),
-            failed: None,
-        };
-        if let Some(found) = find(storage_groups.votes) {
-            raft_log.recover_votes(found)?;
-        }
-        if let Some(found) = find(storage_groups.entries) {
-            raft_log.recover_entries(found, machine)?;
-        }
-        // The committed entry may be one that did not become durable here: other replicas have it.
-        raft_log.hard.committed = raft_log.hard.committed.min(raft_log.last());
-        for group in [storage_groups.entries, storage_groups.votes] {
-            // A checkpoint covers all entries, so none has to be rewritten.
-            raft_log.log.report_live(group, 0);
-        }
-        Ok(Self(Arc::new(Mutex::new(raft_log))))
-    }
-
     /// Sets whether the owner keeps bodies of segments that are to be freed.
     pub fn set_keeps_bodies(&self, keeps_bodies: bool) {
         self.lock().keeps_bodies = keeps_bodies;
@@ -304,100 +231,6 @@ impl Store {
 }
 
 impl RaftLog {
-    fn recover_votes(&mut self, found: &RecoveredGroup) -> Result<(), Unreadable> {
-        let unreadable = || Unreadable("the vote of a replica cannot be read".into());
-        for part in found.parts() {
-            self.hard = HardState::decode(&part?.1).ok_or_else(unreadable)?;
-        }
-        for entry in found.entries() {
-            self.hard = HardState::decode(&entry?.payload).ok_or_else(unreadable)?;
-        }
-        if !found.lost.is_empty() {
-            return Err(Unreadable(
-                "votes of a replica are lost: it must come back as another replica".into(),
-            ));
-        }
-        self.saved_committed = self.hard.committed.map(|last| last.index);
-        self.votes.written = found.last;
-        self.votes.durable = found.last;
-        Ok(())
-    }
-
-    fn recover_entries(
-        &mut self,
-        found: &RecoveredGroup,
-        machine: &mut dyn Restore,
-    ) -> Result<(), NotRecovered> {
-        if !found.lost.is_empty() {
-            return Err(NotRecovered::Unreadable(Unreadable(
-                "entries of a replica are lost: it must come back as another replica".into(),
-            )));
-        }
-        // A checkpoint at 0 ends parts of a snapshot that was never complete.
-        if let Some(checkpoint) = found.checkpoint.filter(|checkpoint| *checkpoint > 0) {
-            self.recover_snapshot(found, checkpoint, machine)?;
-        }
-        self.written = found.last;
-        let mut last_membership = None;
-        for entry in found.entries() {
-            let entry = entry?;
-            let log_id = log_id(entry.term, entry.index - 1);
-            let (previous, entry) = decode_entry(log_id, &entry.payload)
-                .ok_or_else(|| Unreadable(format!("entry {} of a replica cannot be read", entry.index)))?;
-            if previous != self.last() {
-                // These entries are older than the snapshot, whose leader had other entries before it.
-                break;
-            }
-            if matches!(entry.payload, Payload::Membership(_)) {
-                // A leader proposes a membership when the one before is committed.
-                self.hard.committed = self.hard.committed.max(last_membership);
-                last_membership = Some(entry.log_id);
-            }
-            self.durable = in_log(&entry.log_id);
-            self.add(entry);
-            self.evict();
-        }
-        Ok(())
-    }
-
-    /// Passes the parts of the snapshot to the state machine, one at a time.
-    fn recover_snapshot(
-        &mut self,
-        found: &RecoveredGroup,
-        checkpoint: u64,
-        machine: &mut dyn Restore,
-    ) -> Result<(), NotRecovered> {
-        let unreadable = || Unreadable("the snapshot of a replica cannot be read".into());
-        let of_machine = |error: SnapshotError| match error {
-            SnapshotError::Invalid => NotRecovered::Unreadable(unreadable()),
-            SnapshotError::UnsupportedVersion => NotRecovered::UnsupportedVersion,
-        };
-        let (mut meta, mut parts) = (None, Manifest::default());
-        machine.begin_restore();
-        let (mut ordered, mut any) = match machine.needs_order() {
-            true => (Some(found.parts_in_order()), None),
-            false => (None, Some(found.parts())),
-        };
-        for part in ordered.iter_mut().flatten().chain(any.iter_mut().flatten()) {
-            let (part, bytes) = part?;
-            let Some(number) = part.checked_sub(1) else {
-                meta = decode_meta(&bytes);
-                continue;
-            };
-            parts.0.insert(number, PartInfo::of(&bytes));
-            machine.restore_part(number, &bytes).map_err(of_machine)?;
-        }
-        let meta = meta.ok_or_else(unreadable)?;
-        let last = meta.last_log_id.filter(|last| in_log(last) == checkpoint).ok_or_else(unreadable)?;
-        machine.restored(last.index).map_err(of_machine)?;
-        self.purged = meta.last_log_id;
-        self.cache.purge(self.first());
-        self.checkpoint = Checkpoint::recovered(checkpoint, parts);
-        let parts = self.checkpoint.parts.clone();
-        self.snapshot = Some((meta, StoredSnapshot { checkpoint, parts }));
-        Ok(())
-    }
-
     pub fn last(&self) -> Option<LogId> {
         self.terms.last().or(self.purged)
     }
@@ -795,20 +628,6 @@ impl RaftLog {
     }
 }
 
-fn bounds(range: &impl RangeBounds<u64>) -> Range<u64> {
-    let start = match range.start_bound() {
-        Bound::Included(index) => *index,
-        Bound::Excluded(index) => index + 1,
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(index) => index + 1,
-        Bound::Excluded(index) => *index,
-        Bound::Unbounded => u64::MAX,
-    };
-    start..end
-}
-
 fn notify(waiting: &mut Vec<(u64, oneshot::Sender<()>)>, durable: u64) {
     for (_, sender) in waiting.extract_if(.., |(index, _)| *index <= durable) {
         // The task may have stopped waiting.
@@ -821,184 +640,5 @@ fn answer(log: &Log, group: GroupId, vacates: &mut Vec<Vacating>, durable: u64) 
         if let Err(refused) = log.vacated(group, segment) {
             tracing::error!(%refused, %group, "consensus: segment cannot be freed; it is kept");
         }
-    }
-}
-
-impl Store {
-    /// Reads a part of a checkpoint.
-    async fn read_part(&self, of: PartOf, part: u32) -> io::Result<Arc<[u8]>> {
-        let receiver = {
-            let mut raft_log = self.lock();
-            if raft_log.failed.is_some() {
-                return Err(raft_log.failure());
-            }
-            let (reader, receiver) = oneshot::channel();
-            let group = raft_log.storage_groups.entries;
-            raft_log.reads.add_part(group, part, of, Waiting::Part(reader));
-            receiver
-        };
-        let read = receiver.await.map_err(|_| self.failure())?;
-        read.ok_or_else(|| io::Error::other("another snapshot replaces this one, or a part of it is moved"))
-    }
-
-    /// Reads the entries of a range, up to `payload_max` bytes of payloads, but at least one. Entries that are not in
-    /// the log are left out.
-    async fn read(&self, range: Range<u64>, payload_max: usize) -> io::Result<Vec<Entry>> {
-        loop {
-            let looked_up = self.lock().look_up(range.clone(), payload_max)?;
-            let receiver = match looked_up {
-                Lookup::Found(entries) => return Ok(entries),
-                Lookup::Reads(receiver) => receiver,
-            };
-            if let Some(entries) = receiver.await.map_err(|_| self.failure())? {
-                return Ok(entries);
-            }
-        }
-    }
-}
-
-impl RaftLogReader<Types> for Store {
-    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
-        &mut self,
-        range: RB,
-    ) -> io::Result<Vec<Entry>> {
-        let range = bounds(&range);
-        let mut truncations = self.lock().truncations;
-        let (mut entries, mut start) = (Vec::new(), range.start);
-        loop {
-            let mut some = self.read(start..range.end, BATCH_BYTES).await?;
-            let truncations_now = self.lock().truncations;
-            let follows = entries.is_empty() || some.first().is_none_or(|first| first.log_id.index == start);
-            if truncations_now != truncations || !follows {
-                // Entries were truncated or purged meanwhile. The result is the log at one time.
-                (truncations, start) = (truncations_now, range.start);
-                entries.clear();
-                continue;
-            }
-            let Some(last) = some.last() else { return Ok(entries) };
-            start = last.log_id.index + 1;
-            entries.append(&mut some);
-        }
-    }
-
-    /// Reads a part of the range at a time, so that memory holds no more than that.
-    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
-    where
-        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
-    {
-        let rest = (self.clone(), bounds(&range), VecDeque::new());
-        stream::try_unfold(rest, |(store, mut range, mut entries)| async move {
-            if range.is_empty() {
-                return Ok(None);
-            }
-            if entries.is_empty() {
-                entries = store.read(range.clone(), BATCH_BYTES).await?.into();
-            }
-            let next = entries.pop_front().filter(|entry| entry.log_id.index == range.start);
-            let Some(entry) = next else {
-                return Err(io::Error::other(format!("entry {} is not in the log", range.start)));
-            };
-            range.start += 1;
-            Ok(Some((entry, (store, range, entries))))
-        })
-    }
-
-    /// Returns nothing if the first of the entries are purged: it must not return entries that do not follow.
-    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        let mut entries = self.read(start..end, BATCH_BYTES).await?;
-        if entries.first().is_some_and(|first| first.log_id.index != start) {
-            entries.clear();
-        }
-        Ok(entries)
-    }
-
-    async fn get_key_log_ids(&mut self, range: RangeInclusive<LogId>) -> io::Result<Vec<LogId>> {
-        Ok(self.lock().terms.last_ids(&range))
-    }
-
-    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.lock().hard.vote)
-    }
-}
-
-impl RaftLogStorage<Types> for Store {
-    type LogReader = Self;
-
-    async fn get_log_state(&mut self) -> io::Result<LogState<Types>> {
-        let raft_log = self.lock();
-        Ok(LogState { last_purged_log_id: raft_log.purged, last_log_id: raft_log.last() })
-    }
-
-    async fn get_log_reader(&mut self) -> Self {
-        self.clone()
-    }
-
-    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        let receiver = {
-            let mut raft_log = self.lock();
-            if raft_log.failed.is_some() {
-                return Err(raft_log.failure());
-            }
-            let (sender, receiver) = oneshot::channel();
-            raft_log.hard.vote = Some(*vote);
-            let index = raft_log.write_hard_state();
-            raft_log.votes.waiting.push((index, sender));
-            receiver
-        };
-        receiver.await.map_err(|_| self.failure())
-    }
-
-    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
-        let mut raft_log = self.lock();
-        // A majority has it, whether it reports that or not.
-        raft_log.held.advance(committed.map(|last| last.index));
-        if mutated(Mutation::ForgetCommitted) {
-            return Ok(());
-        }
-        if raft_log.hard.committed < committed {
-            raft_log.hard.committed = committed;
-            if raft_log.save_committed_after == 0 {
-                raft_log.save_committed();
-            }
-        }
-        Ok(())
-    }
-
-    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        Ok(self.lock().hard.committed)
-    }
-
-    async fn append<I>(&mut self, entries: I, callback: IoFlushed) -> io::Result<()>
-    where
-        I: IntoIterator<Item = Entry> + OptionalSend,
-        I::IntoIter: OptionalSend,
-    {
-        self.lock().append(entries.into_iter(), callback)
-    }
-
-    /// Waits for pending writes first: the log reports progress by index, and the truncated indexes are used again.
-    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
-        self.wait_durable().await?;
-        let mut raft_log = self.lock();
-        let next = last.map_or(0, |last| last.index + 1).max(raft_log.first());
-        raft_log.terms.truncate(next);
-        raft_log.cache.truncate(next);
-        raft_log.truncations += 1;
-        let end = raft_log.last().as_ref().map_or(0, in_log);
-        raft_log.written = raft_log.written.min(end);
-        raft_log.durable = raft_log.durable.min(end);
-        Ok(())
-    }
-
-    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        let mut raft_log = self.lock();
-        if raft_log.purged < Some(upto) {
-            raft_log.purged = Some(upto);
-            raft_log.terms.purge(upto.index + 1);
-            raft_log.cache.purge(upto.index + 1);
-            raft_log.evict();
-            raft_log.free();
-        }
-        Ok(())
     }
 }

@@ -6,18 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use openraft::RaftLogReader as _;
 use openraft::entry::RaftEntry as _;
+use openraft::storage::RaftLogStorage as _;
 use openraft::type_config::TypeConfigExt as _;
 use random::Random;
 use storage::fault::FaultDisk;
-use storage::{Commit, Keeper, Options, Writer};
+use storage::{Commit, Keeper, LogEvent, Options, Writer};
 
 use super::*;
-use crate::raft_types::{Command, Membership, StoredMembership};
+use crate::machine::{Restore, SnapshotError};
+use crate::manifest::PartInfo;
+use crate::raft_types::{Command, Membership, Payload, StoredMembership, Types};
 use crate::tests::{EventRecorder, membership};
-use crate::wire::SnapshotForm;
+use crate::wire::{SnapshotForm, log_id};
 use crate::{Member, ReplicaId};
-use storage::LogEvent;
 
 const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
 
