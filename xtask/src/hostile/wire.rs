@@ -50,6 +50,31 @@ pub fn subscribe<'a>(packet_id: u16, filters: impl Iterator<Item = &'a str>) -> 
     packet(0x82, &body, 0)
 }
 
+/// Encodes UNSUBSCRIBE.
+pub fn unsubscribe<'a>(packet_id: u16, filters: impl Iterator<Item = &'a str>) -> Vec<u8> {
+    let mut body = packet_id.to_be_bytes().to_vec();
+    body.push(0);
+    filters.for_each(|filter| text(filter, &mut body));
+    packet(0xa2, &body, 0)
+}
+
+/// Reads a whole packet, and returns its first byte.
+pub fn read_packet(stream: &mut TcpStream) -> Result<u8> {
+    let mut byte = [0];
+    let mut next = |stream: &mut TcpStream| stream.read_exact(&mut byte).map(|()| byte[0]);
+    let first = next(stream)?;
+    let mut length = 0;
+    for shift in [0, 7, 14, 21] {
+        let byte = next(stream)?;
+        length |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    stream.read_exact(&mut vec![0; length])?;
+    Ok(first)
+}
+
 /// Encodes PUBLISH at QoS 1.
 pub fn publish(topic: &str, packet_id: u16, payload: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();

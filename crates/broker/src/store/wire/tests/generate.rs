@@ -381,7 +381,11 @@ impl Generator {
     }
 
     fn ticket(&mut self) -> Ticket {
-        if self.bool() { Ticket::of(self.packet_id()) } else { Ticket::of_operator(self.random.below(99)) }
+        match self.random.below(3) {
+            0 => Ticket::of(self.packet_id()),
+            1 => Ticket::of_piece(self.packet_id(), self.random.below(Ticket::PIECES_MAX) as u32),
+            _ => Ticket::of_operator(self.random.below(99)),
+        }
     }
 
     fn packet_id(&mut self) -> PacketId {
