@@ -75,6 +75,7 @@ METRICS = {
     "meridian_permissions_awaited_total": (COUNTER, {}),
     "meridian_publishers_blocked_total": (COUNTER, {}),
     "meridian_fan_out_pauses_total": (COUNTER, {}),
+    "meridian_packets_divided_total": (COUNTER, {}),
     "meridian_takeovers_total": (COUNTER, {}),
     "meridian_claims_refused_total": (COUNTER, {}),
     "meridian_sessions_refused_total": (COUNTER, {}),
