@@ -35,7 +35,7 @@ pub(crate) struct Divided {
     pieces: VecDeque<Piece>,
     /// Number of filters of each piece but the last one.
     piece_len: usize,
-    /// Bytes of all filters.
+    /// Bytes of the filters of `pieces`.
     bytes: usize,
     /// Number of pieces that a turn has handled.
     begun: u32,
@@ -51,6 +51,16 @@ pub(crate) struct Divided {
 enum Piece {
     Subscribe(SubscribeFiltersBuf),
     Unsubscribe(UnsubscribeFiltersBuf),
+}
+
+impl Piece {
+    /// Bytes of its filters.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Subscribe(piece) => piece.as_filters().iter().map(|(text, _)| text.len()).sum(),
+            Self::Unsubscribe(piece) => piece.as_filters().iter().map(str::len).sum(),
+        }
+    }
 }
 
 impl Divided {
@@ -106,9 +116,10 @@ impl Divided {
         self.packet_id
     }
 
-    /// Bytes that the node holds for the packet.
+    /// Bytes of the filters that no turn has handled. They are less than what the same filters count as subscriptions,
+    /// so a packet that fits into the limits at its end fits all the time.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.reasons.len()
+        self.bytes
     }
 
     /// Returns whether a later turn handles more of the packet.
@@ -119,6 +130,7 @@ impl Divided {
     /// Takes the next piece, with its ticket.
     fn next_piece(&mut self) -> Option<(Ticket, Piece)> {
         let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.bytes();
         let ticket = Ticket::of_piece(self.packet_id, self.begun);
         self.begun += 1;
         Some((ticket, piece))

@@ -4,6 +4,7 @@ use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::ReasonCode::{self, GrantedQoS1, NoSubscriptionExisted, QuotaExceeded, Success};
 use mqtt::Version::{V3_1_1, V5};
 use mqtt::{RetainHandling, SubscriptionOptions};
+use settings::ByteSize;
 
 use crate::net::{Net, Peer, everywhere, everywhere_with};
 use crate::store::Kind;
@@ -207,6 +208,28 @@ fn limits_apply_to_all_pieces_together() {
                 assert!(reasons[..350].iter().all(|reason| *reason == GrantedQoS1));
             },
         );
+    }
+}
+
+/// A packet whose filters just fit into `quota.client_bytes_max` is granted, although its own bytes are held meanwhile.
+#[test]
+fn filters_that_wait_for_their_turn_do_not_count_more_than_subscriptions() {
+    for connecting in [v5("c"), durable(V5, "c")] {
+        // 600 filters that count 128 bytes each, and one byte of the Client Identifier.
+        for (last_len, granted) in [(63, 600), (64, 599)] {
+            everywhere_with(
+                |settings| settings.quota.client_bytes_max = ByteSize::kib(75),
+                |net| {
+                    let client = net.connect(0, connecting.clone());
+                    let all = (1..600)
+                        .fold(subscribe(1), |all, number| all.to(&format!("{number:064}"), AtLeastOnce));
+                    net.send(client, all.to(&"l".repeat(last_len), AtLeastOnce));
+                    let mut reasons = vec![GrantedQoS1; granted];
+                    reasons.resize(600, QuotaExceeded);
+                    assert_eq!(later(net, client), [Sent::SubAck(1, reasons)]);
+                },
+            );
+        }
     }
 }
 
