@@ -538,20 +538,21 @@ fn files_that_are_created_concurrently_do_not_exceed_the_maximum_size_of_a_direc
     std::fs::remove_dir_all(directory).expect("clean up");
 }
 
-/// A file of 4.5 MiB has five pieces. The one that is needed at once gets no more pauses.
+/// A file of 4.5 MiB has five pieces, or more on a slow disk. The one that is needed at once gets no more pauses.
 #[test]
 fn a_file_that_is_created_slowly_has_a_pause_after_each_piece_until_it_is_needed() {
     let directory = std::env::temp_dir().join(format!("meridian-storage-{}-slow", std::process::id()));
     let disk = RealDisk::open(&directory).expect("a directory");
     let bytes = 9 << 19;
-    for (name, pauses_max, expected) in [("slow", usize::MAX, 5), ("needed", 2, 2)] {
+    for (name, pauses_max, expected) in [("slow", usize::MAX, 5..=72), ("needed", 2, 2..=2)] {
         let pauses = std::cell::Cell::new(0);
         let pause = |_| {
             pauses.set(pauses.get() + 1);
             pauses.get() < pauses_max
         };
         let file = disk.create_slowly(name, bytes, &pause).expect("created");
-        assert_eq!((file.len().expect("a length"), pauses.get()), (bytes, expected), "{name}");
+        assert_eq!(file.len().expect("a length"), bytes, "{name}");
+        assert!(expected.contains(&pauses.get()), "{name}: {} pauses", pauses.get());
         let mut last = [1; 8];
         file.read_at(&mut last, bytes - 8).expect("read");
         assert_eq!(last, [0; 8]);

@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Disk, DiskFile, Pause};
 use crate::error::{Error, is_full};
@@ -129,10 +129,11 @@ impl RealDisk {
             OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
         // Written, not only reserved: the first write into reserved blocks changes the file's metadata, and makes
         // each sync slower.
-        let zeros = vec![0; ZEROS.min(bytes as usize)];
-        let (mut at, mut pause) = (0, pause);
+        let zeros = vec![0; PIECE_MAX.min(bytes as usize)];
+        let (mut at, mut pause, mut piece) = (0, pause, PieceSize::new());
         while at < bytes {
-            let n = zeros.len().min((bytes - at) as usize);
+            let size = if pause.is_some() { piece.bytes } else { PIECE_MAX };
+            let n = size.min((bytes - at) as usize);
             let begun = Instant::now();
             let written = file.write_all_at(&zeros[..n], at);
             if let Err(error) = written.and_then(|()| if pause.is_some() { file.sync_data() } else { Ok(()) })
@@ -144,7 +145,9 @@ impl RealDisk {
                 return Err(error);
             }
             at += n as u64;
-            pause = pause.filter(|pause| pause(begun.elapsed()));
+            let took = begun.elapsed();
+            piece.adapt(took);
+            pause = pause.filter(|pause| pause(took));
         }
         Ok(Arc::new(RealFile(file)))
     }
@@ -206,8 +209,43 @@ fn take(lock: &File, directory: &Path, shown: &str) -> Result<(), Error> {
 /// Size of the largest file that is created beyond the maximum size of a directory, in bytes.
 const SMALL: u64 = 64 << 10;
 
-/// Bytes per write while a file is filled with zeros.
-const ZEROS: usize = 1 << 20;
+/// Size of the smallest and the largest piece of a file that is filled with zeros, in bytes.
+const PIECE_MIN: usize = 64 << 10;
+const PIECE_MAX: usize = 1 << 20;
+/// Time of a piece after which the next one is smaller. Syncs of other files wait for a piece.
+const PIECE_LONG: Duration = Duration::from_millis(2);
+/// Time of a piece after which the next one is larger.
+const PIECE_SHORT: Duration = Duration::from_micros(500);
+
+/// Size of the next piece of a file that is filled with zeros. A piece takes about 0.5 to 2 ms, except on disks where a
+/// small piece takes nearly as long as a large one.
+struct PieceSize {
+    bytes: usize,
+    /// Smallest size that is worth its time.
+    least: usize,
+    /// Time of the last piece, if it was halved after that.
+    before: Option<Duration>,
+}
+
+impl PieceSize {
+    fn new() -> Self {
+        Self { bytes: PIECE_MAX, least: PIECE_MIN, before: None }
+    }
+
+    /// Chooses the size after a piece of [`Self::bytes`] that took `took`.
+    fn adapt(&mut self, took: Duration) {
+        let before = self.before.take();
+        if before.is_some_and(|before| took > before * 3 / 4) {
+            self.least = self.bytes * 2;
+            self.bytes = self.least;
+        } else if took > PIECE_LONG && self.bytes > self.least {
+            self.before = Some(took);
+            self.bytes /= 2;
+        } else if took < PIECE_SHORT {
+            self.bytes = (self.bytes * 2).min(PIECE_MAX);
+        }
+    }
+}
 
 impl Disk for RealDisk {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
@@ -269,5 +307,43 @@ impl DiskFile for RealFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes of `n` pieces in KiB, on a disk that takes `fixed` for any piece and `per_kib` for each KiB.
+    fn sizes(n: usize, fixed: Duration, per_kib: Duration) -> Vec<usize> {
+        let mut piece = PieceSize::new();
+        let mut next = || {
+            let kib = piece.bytes >> 10;
+            piece.adapt(fixed + per_kib * kib as u32);
+            kib
+        };
+        std::iter::repeat_with(&mut next).take(n).collect()
+    }
+
+    #[test]
+    fn pieces_of_a_disk_are_as_small_as_is_worth_their_time() {
+        let micros = Duration::from_micros;
+        assert_eq!(sizes(4, micros(200), Duration::from_nanos(400)), [1024; 4], "0.6 ms each");
+        assert_eq!(sizes(6, micros(50), micros(9)), [1024, 512, 256, 128, 128, 128], "9 ms for a MiB");
+        assert_eq!(sizes(6, micros(50), micros(90)), [1024, 512, 256, 128, 64, 64], "92 ms for a MiB");
+        assert_eq!(sizes(4, micros(10_000), micros(8)), [1024, 512, 1024, 1024], "10 ms for anything");
+    }
+
+    #[test]
+    fn pieces_grow_again() {
+        let mut piece = PieceSize::new();
+        for _ in 0..4 {
+            piece.adapt(Duration::from_millis(5) * (piece.bytes >> 16) as u32);
+        }
+        assert_eq!(piece.bytes, PIECE_MIN);
+        for _ in 0..9 {
+            piece.adapt(Duration::from_micros(100));
+        }
+        assert_eq!(piece.bytes, PIECE_MAX);
     }
 }
