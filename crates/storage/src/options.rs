@@ -12,8 +12,8 @@ pub struct Options {
     /// Bytes kept as empty segments for records that free space when the disk is full. At least two segments are
     /// kept.
     pub reserve_bytes: u64,
-    /// Groups whose entries are written first, because others wait for them. When the disk is full, one empty segment of
-    /// the reserve is for them and for records that free space.
+    /// Groups whose entries are written first, because others wait for them. When the disk is full, one empty segment
+    /// of the reserve is for them and for records that free space.
     pub urgent: &'static [GroupId],
     /// Maximum number of bytes of one commit, unless a single record is larger.
     pub commit_bytes_max: u64,
