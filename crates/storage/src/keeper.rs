@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Shortage};
 use crate::events::Vacate;
 use crate::id::{GroupId, SegmentId};
-use crate::options::{SPARES_KEPT, mutated};
+use crate::options::mutated;
 use crate::part_index::PartLocation;
 use crate::queue::{AfterDrop, Item};
 use crate::record::size;
@@ -162,9 +162,7 @@ impl Keeper {
     fn pause(&self, took: Duration) -> bool {
         let is_urgent = {
             let state = self.shared.state();
-            let is_half_full = state.open_segment().is_none_or(|open| open.end() > open.bytes / 2);
-            let is_next = state.spares.len() <= SPARES_KEPT && is_half_full;
-            is_next || state.spares.is_empty() || state.full.is_some()
+            state.spares.is_empty() || state.full.is_some()
         };
         !is_urgent && self.shared.wait_unless_stopped((took * PAUSES).min(PAUSE_MAX))
     }

@@ -99,8 +99,7 @@ pub fn open(
             let file = disk.path(&SegmentId(1).file());
             let bytes = shared.options.segment_bytes;
             let spare = take_spare(&shared, 0, 0)?.ok_or(Error::Full { file, bytes })?;
-            // The reserve is created now.
-            start_segment(&shared, Spare { is_last: false, ..spare }, SegmentId(1), 1, 0)?
+            start_segment(&shared, spare, SegmentId(1), 1, 0)?
         }
     };
     if created {

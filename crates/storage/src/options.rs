@@ -12,8 +12,8 @@ pub struct Options {
     /// Bytes kept as empty segments for records that free space when the disk is full. At least two segments are
     /// kept.
     pub reserve_bytes: u64,
-    /// Groups whose entries are written first, because others wait for them. When the disk is full, one empty segment
-    /// of the reserve is for them and for records that free space.
+    /// Groups whose entries are written first, because others wait for them. One empty segment of the reserve is
+    /// theirs when the disk is full.
     pub urgent: &'static [GroupId],
     /// Maximum number of bytes of one commit, unless a single record is larger.
     pub commit_bytes_max: u64,
@@ -29,8 +29,6 @@ pub struct Options {
     pub mutation: Option<crate::Mutation>,
 }
 
-/// Number of spares that are reserved for entries of urgent groups and for records that free space.
-pub(crate) const SPARES_KEPT: usize = 1;
 /// Minimum size of a segment, for tests. A setting should have a higher minimum.
 const SEGMENT_MIN: u64 = 4 << 10;
 const SEGMENT_MAX: u64 = 4 << 30;
@@ -75,6 +73,11 @@ impl Options {
     /// Returns the number of empty segments that are kept ready.
     pub(crate) fn spares(&self) -> usize {
         (self.reserve_bytes.div_ceil(self.segment_bytes) as usize).max(2)
+    }
+
+    /// Returns the number of spares that are reserved for urgent groups and for records that free space.
+    pub(crate) fn spares_kept(&self) -> usize {
+        usize::from(!self.urgent.is_empty())
     }
 
     #[cfg(feature = "trial")]

@@ -16,7 +16,7 @@ pub(crate) struct Spare {
     pub name: String,
     pub file: Arc<dyn DiskFile>,
     pub bytes: u64,
-    /// True when no other spare was ready when it was taken.
+    /// True when it was the last spare that was ready when it was taken.
     pub is_last: bool,
 }
 
@@ -26,52 +26,36 @@ impl Spare {
     }
 }
 
-/// Takes a spare that is ready, or creates one; `None` when there is no room or no descriptor. `keep_min` spares stay,
-/// and are created first if need be: whether the disk is full is known only after an attempt to create a file.
+/// Takes a spare that is ready, or creates one; `None` when there is no room or no descriptor. On a full disk,
+/// `keep_min` of the ready spares stay.
 pub(crate) fn take_spare(shared: &Shared, need: u64, keep_min: usize) -> Result<Option<Spare>, Error> {
-    let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
-    let usual = shared.options.segment_bytes;
-    let bytes = usual.max(whole.next_multiple_of(512));
-    if bytes > usual {
-        return create_spare(shared, bytes, Some(keep_min));
-    }
-    loop {
-        {
-            let mut state = shared.state();
-            if state.spares.len() > keep_min {
-                let ready = state.spares.pop_front();
-                let is_last = state.spares.is_empty();
-                return Ok(ready.map(|ready| Spare { is_last, ..ready }));
-            }
-            if state.spares.len() == keep_min {
-                break;
-            }
-        }
-        let Some(kept) = create_spare(shared, usual, None)? else { return Ok(None) };
-        shared.state().spares.push_back(kept);
-    }
-    create_spare(shared, usual, None)
-}
-
-/// Creates a spare; `None` when there is no room or no descriptor. A record that is larger than a segment would hold up
-/// everything after it, so it may use the room of all spares but `keep_min`.
-fn create_spare(shared: &Shared, bytes: u64, keep_min: Option<usize>) -> Result<Option<Spare>, Error> {
     let disk = &*shared.disk;
+    let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
+    let bytes = shared.options.segment_bytes.max(whole.next_multiple_of(512));
+    let large = bytes > shared.options.segment_bytes;
+    if !large {
+        let mut state = shared.state();
+        let is_kept = state.full.is_some() && state.spares.len() <= keep_min;
+        let ready = if is_kept { None } else { state.spares.pop_front() };
+        if let Some(ready) = ready {
+            let is_last = state.spares.is_empty();
+            return Ok(Some(Spare { is_last, ..ready }));
+        }
+    }
     let name = shared.state().spare_name();
     let mut made = make_spare(disk, &name, bytes, None);
-    if let Some(keep_min) = keep_min {
-        while made.as_ref().is_err_and(is_full) && release_spare(shared, keep_min)? {
-            made = make_spare(disk, &name, bytes, None);
-        }
+    // A record that is larger than a segment may use the room of the reserve: otherwise it would hold up everything
+    // after it.
+    while large && made.as_ref().is_err_and(is_full) && release_spare(shared, keep_min)? {
+        made = make_spare(disk, &name, bytes, None);
     }
     let shortage = made.as_ref().err().and_then(Shortage::of);
     let mut state = shared.state();
-    state.starved = keep_min.is_some() && shortage == Some(Shortage::Room);
+    state.starved = large && shortage == Some(Shortage::Room);
     state.shortage = shortage.unwrap_or_default();
-    let is_last = state.spares.is_empty();
     drop(state);
     match made {
-        Ok(file) => Ok(Some(Spare { is_last, ..Spare::new(name, file, bytes) })),
+        Ok(file) => Ok(Some(Spare::new(name, file, bytes))),
         Err(_) if shortage.is_some() => Ok(None),
         Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
     }

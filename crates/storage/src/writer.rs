@@ -12,7 +12,7 @@ use crate::error::{Error, is_full};
 use crate::events::LogListener;
 use crate::id::GroupId;
 use crate::layout::{Payload, Prepared, layout};
-use crate::options::{SPARES_KEPT, mutated};
+use crate::options::mutated;
 use crate::queue::{Item, Queue, Record, remove_void};
 use crate::record::{Kind, LAST, RecordHeader};
 use crate::segment::{FOOTER, Segment, SegmentFooter};
@@ -61,7 +61,7 @@ pub(crate) struct OpenSegment {
     pub commit_at: u64,
     /// True when it has its index already: the next record goes into another segment.
     pub sealed: bool,
-    /// True when no other spare was ready when it was opened.
+    /// True when it was the last ready spare when it was opened.
     pub is_last: bool,
 }
 
@@ -91,8 +91,8 @@ impl OpenSegment {
     }
 }
 
-/// Divisor for the part of the last segment that is for urgent entries alone. Checkpoints may be larger than the rest.
-/// Another part of this size is for checkpoints, and not for other entries and bodies.
+/// Divisor for the part of the last segment on a full disk that is for urgent entries alone. Checkpoints may be
+/// larger than the rest.
 const MARGIN: u64 = 4;
 /// Size above which a buffer is freed after use.
 const BUFFER_MAX: usize = 16 << 20;
@@ -235,14 +235,13 @@ impl Writer {
         Commit::NoRoom
     }
 
-    /// Returns whether no other segment is ready, and whether the disk is known to be full. If it is full, entries that
-    /// are not urgent wait: they would take the room of records that free space.
-    fn is_last(&self) -> (bool, bool) {
-        if !self.open.is_last {
-            return (false, false);
+    /// Returns whether the open segment is the last one on a full disk and some groups are urgent. Other records
+    /// wait for room then. When the segment was opened, the full disk may not have been known yet.
+    fn is_kept(&self) -> bool {
+        self.open.is_last && self.shared.options.spares_kept() > 0 && {
+            let state = self.shared.state();
+            state.full.is_some() && state.spares.is_empty()
         }
-        let state = self.shared.state();
-        (state.spares.is_empty(), state.spares.is_empty() && state.full.is_some())
     }
 
     /// Takes the records that one commit may hold. Only records of one queue keep their order: the rest of the
@@ -265,9 +264,9 @@ impl Writer {
             self.bodies.append(&mut queue.bodies);
         }
         let (commit, low) = (self.shared.options.commit_bytes_max, self.shared.options.low_bytes_per_commit);
-        let (is_last, is_kept) = self.is_last();
-        let is_empty = self.open.index.records() == 0;
+        let is_kept = self.is_kept();
         let (mut items, mut total, mut cost, mut waiting) = (vec![], 0, 0, Choice::Nothing);
+        let kept = self.shared.options.spares_kept();
         while let Some(item) = self.drops.front() {
             let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
             let has_room = self.open.fits(total + size, cost + more);
@@ -288,12 +287,13 @@ impl Writer {
             !drops.is_empty() && groups.any(|group| item.is_void_after_drop_of(group))
         };
         let queues = [
-            (&mut self.first, commit, 0, 0),
-            (&mut self.high, commit, SPARES_KEPT, 2),
-            (&mut self.low, low, 0, 1),
-            (&mut self.bodies, low, SPARES_KEPT, 2),
+            (&mut self.first, commit, 0),
+            (&mut self.high, commit, kept),
+            (&mut self.low, low, 0),
+            (&mut self.bodies, low, kept),
         ];
-        for (rank, (queue, limit, keep_min, margins)) in queues.into_iter().enumerate() {
+        for (rank, (queue, limit, keep_min)) in queues.into_iter().enumerate() {
+            let margin = if is_kept && rank > 0 { self.open.segment.bytes / MARGIN } else { 0 };
             let mut bytes = 0;
             let mut after_drops = 0;
             while let Some(item) = queue.get(after_drops) {
@@ -314,10 +314,6 @@ impl Writer {
                 if bytes > 0 && bytes + size > limit {
                     break;
                 }
-                // The first record may be as large as the segment.
-                let is_first = is_empty && items.is_empty();
-                let margins = if is_last && !is_first { margins } else { 0 };
-                let margin = self.open.segment.bytes / MARGIN * margins;
                 let has_room = self.open.fits(total + size + margin, cost + more);
                 if !has_room || !self.open.segment.may_hold(item.kind()) {
                     if items.is_empty() {

@@ -203,7 +203,7 @@ fn a_full_disk_stops_nothing_permanently() {
     };
     let news = |what: &dyn Fn(&support::RecordedEvents) -> usize| what(&recorder.0.lock().expect("news"));
     assert_eq!((news(&|n| n.full), news(&|n| n.room)), (1, 0));
-    assert!(stuck > 4, "a spare was there that is not kept for what frees room: {stuck}");
+    assert!(stuck > 8, "two spares were there: {stuck}");
     assert_eq!(recorder.durable(1), stuck - 1);
     disk.set_capacity(None);
     settle(&mut opened);
@@ -251,8 +251,7 @@ fn operators_see_that_there_is_room_again_once_that_has_lasted() {
 #[test]
 fn a_record_larger_than_a_segment_uses_the_room_of_the_reserve() {
     let disk = FaultDisk::new(7);
-    let options = Options { reserve_bytes: 3 * 4096, ..options() };
-    let (mut opened, recorder) = try_open(&disk, &options).expect("a new log");
+    let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
     disk.set_capacity(Some(disk.used()));
     let large = vec![5; 7000];
@@ -299,34 +298,6 @@ fn an_urgent_group_continues_when_a_full_disk_has_stopped_the_others() {
     assert_eq!((recorder.durable(7), recorder.durable(1)), (20, stuck + 20));
     let again = try_open(&disk.crash(), &options).expect("what it wrote").0;
     assert_eq!((entries(&again, 7).len(), entries(&again, 1).len() as u64), (20, stuck + 20));
-}
-
-/// A writer that is faster than the keeper fills the disk before anybody knows that it is full.
-#[test]
-fn a_disk_that_is_full_before_it_is_known_has_room_for_what_frees_it() {
-    for urgent in [&[][..], &[GroupId(7)]] {
-        let disk = FaultDisk::new(12);
-        let options = Options { urgent, ..options() };
-        let (mut opened, recorder) = try_open(&disk, &options).expect("a new log");
-        settle(&mut opened);
-        disk.set_capacity(Some(disk.used() + 2 * options.segment_bytes));
-        let mut last = 0;
-        loop {
-            opened.log.append([entry(1, last + 1, &[1; 300])]);
-            if opened.writer.commit_once().expect("no failure") == Commit::NoRoom {
-                break;
-            }
-            last += 1;
-            assert!(last < 100, "the disk is never full");
-        }
-        // These are needed as long as their segment, and come before the checkpoint.
-        let bodies = (1..=last).map(|index| (index, [2; 300].as_slice().into()));
-        opened.log.append_bodies(GroupId(1), bodies.collect());
-        while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {}
-        opened.log.append([support::part(1, 0, last, &[3; 600]), support::done(1, last)]);
-        opened.writer.commit_once().expect("no failure");
-        assert_eq!((recorder.durable(1), recorder.checkpoint(1)), (last, Some(last)), "{urgent:?}");
-    }
 }
 
 /// A checkpoint may be larger than all the room that is left. Urgent entries have room all the same.
@@ -432,8 +403,7 @@ fn a_full_disk_frees_itself_although_a_large_entry_waits() {
     for _ in 0..100 {
         opened.keeper.keep();
         for vacate in recorder.vacates() {
-            let last = recorder.durable(1);
-            opened.log.append([support::part(1, 1, last, b"all"), support::done(1, last)]);
+            opened.log.append([support::part(1, 1, 30, b"all"), support::done(1, 30)]);
             while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {
                 if recorder.durable(1) == 31 {
                     break;
