@@ -59,6 +59,8 @@ class Node:
         self.mqtt, self.http = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.http}"
         self.process, self.clients = None, []
+        # All processes of this node. A check may start one while another one runs.
+        self.launched = []
         self.token, self.given = None, ()
         # Command that wraps the one of the node.
         self.within = []
@@ -80,6 +82,7 @@ class Node:
         command = [BINARY, "start", *listen, "--http", f"127.0.0.1:{self.http}", "--data-dir",
                    str(self.directory / "data"), "--workers", "2", "--set", "log.level=info", *more]
         self.process = subprocess.Popen([*self.within, *command], stdout=log, stderr=log, cwd=self.directory, env=environment())
+        self.launched.append(self.process)
         log.close()
 
     def stop(self):
@@ -117,6 +120,10 @@ class Node:
                 client.kill()
             client.wait()
         self.stop()
+        for process in self.launched:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def run(self, *arguments, code=0, stdin=None, token=None, **variables):
