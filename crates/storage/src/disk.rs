@@ -8,8 +8,8 @@ use std::time::Duration;
 
 pub use real::{LOCK_FILE, RealDisk};
 
-/// Pause between two pieces of a file. It gets the time that the last piece took. False: no more pauses.
-pub type Pause<'a> = dyn Fn(Duration) -> bool + 'a;
+/// Pause between two pieces of a file. It gets the time that the last piece took, and its bytes. False: no more pauses.
+pub type Pause<'a> = dyn Fn(Duration, u32) -> bool + 'a;
 
 /// A directory of files. Names are plain: no separators. Changes of the directory (create, rename, remove) are
 /// durable only after [`sync_dir`](Disk::sync_dir), contents only after [`DiskFile::sync_data`].

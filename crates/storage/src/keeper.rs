@@ -35,7 +35,7 @@ const SPARES_OVER: usize = 4;
 /// Time between two pieces of a spare, in multiples of the time for one piece. Syncs of the log wait for a piece, so
 /// four of five wait for none.
 const PAUSES: u32 = 4;
-/// Maximum time of such a pause, so that a spare on a slow disk is ready in a few seconds.
+/// Maximum time of such a pause for each MiB, so that a spare on a slow disk is ready in a few seconds.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Maximum size of the parts that one step moves, in bytes.
 const MOVE_BYTES: u64 = 1 << 20;
@@ -115,7 +115,7 @@ impl Keeper {
         };
         let disk = &*self.shared.disk;
         let bytes = self.shared.options.segment_bytes;
-        let pause = |took: Duration| self.pause(took);
+        let pause = |took, bytes| self.pause(took, bytes);
         let made = make_spare(disk, &name, bytes, Some(&pause));
         let made = made.and_then(|file| disk.sync_dir().map(|()| file));
         match made {
@@ -159,12 +159,12 @@ impl Keeper {
     }
 
     /// Leaves the disk to the log after a piece of a spare. Returns false if the spare is needed at once.
-    fn pause(&self, took: Duration) -> bool {
+    fn pause(&self, took: Duration, bytes: u32) -> bool {
         let is_urgent = {
             let state = self.shared.state();
             state.spares.is_empty() || state.full.is_some()
         };
-        !is_urgent && self.shared.wait_unless_stopped((took * PAUSES).min(PAUSE_MAX))
+        !is_urgent && self.shared.wait_unless_stopped((took * PAUSES).min(PAUSE_MAX * bytes / (1 << 20)))
     }
 
     /// Asks the groups to vacate the oldest segments, at most a quarter of the surplus at a time.

@@ -546,7 +546,7 @@ fn a_file_that_is_created_slowly_has_a_pause_after_each_piece_until_it_is_needed
     let bytes = 9 << 19;
     for (name, pauses_max, expected) in [("slow", usize::MAX, 5..=72), ("needed", 2, 2..=2)] {
         let pauses = std::cell::Cell::new(0);
-        let pause = |_| {
+        let pause = |_, _| {
             pauses.set(pauses.get() + 1);
             pauses.get() < pauses_max
         };

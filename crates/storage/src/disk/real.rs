@@ -147,7 +147,7 @@ impl RealDisk {
             at += n as u64;
             let took = begun.elapsed();
             piece.adapt(took);
-            pause = pause.filter(|pause| pause(took));
+            pause = pause.filter(|pause| pause(took, n as u32));
         }
         Ok(Arc::new(RealFile(file)))
     }
